@@ -1,0 +1,682 @@
+"""The backends of this process, their devices, and which device a call runs on.
+
+Each backend has a plugin manager of its own, so no backend can answer for another. Its module is
+imported, its devices are listed and the objects of a device are made once, when first needed; a
+failure is remembered by its message and raised again whenever that backend is asked for.
+
+A call runs on the first of these that applies: its ``device=``; ``with use(...)``; the device that
+owns the device arrays among its arguments; `set_default_device`; ``TURNOUT_BACKEND``; ``cpu`` if
+installed; ``reference``. NumPy arrays and scalars live on the host and belong to no device.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+import re
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from . import discovery, loading
+from .errors import BackendError, CallError, ConfigurationError, PerformanceWarning, Unavailable
+from .hooks import Device, Timer
+from .loading import Backend, DeviceContext
+
+__all__ = [
+    "Backend",
+    "BackendStatus",
+    "DeviceContext",
+    "active",
+    "array",
+    "backend",
+    "backends",
+    "clear",
+    "devices",
+    "host_array",
+    "resolve",
+    "set_default_device",
+    "sync",
+    "timer",
+    "timer_for",
+    "to_numpy",
+    "use",
+]
+
+T = TypeVar("T")
+
+_VARIABLE = "TURNOUT_BACKEND"
+_DEFAULTS = ("cpu", "reference")
+_SPELLING = re.compile(r"([a-z][a-z0-9_]*)(?::(0|[1-9][0-9]*))?")
+_HOST_TYPES = frozenset({np.ndarray, bool, int, float, *np.sctypeDict.values()})
+_DLPACK_CPU = 1
+
+
+@dataclass(frozen=True)
+class BackendStatus:
+    """What became of one installed backend.
+
+    Attributes
+    ----------
+    name, distribution, version : str
+        The backend and who brings it.
+    available : bool
+        Whether it has a device that can be used.
+    reason, fix : str
+        Why it cannot be used and what to do about it; empty where it can.
+    devices : tuple of Device
+        Empty where it cannot be used.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    available: bool
+    reason: str
+    fix: str
+    devices: tuple[Device, ...]
+
+
+class _Once(Generic[T]):
+    """A value that is made at most once, by one thread; also a failure happens only once."""
+
+    def __init__(self, lock: threading.RLock, make: Callable[[], T], what: str) -> None:
+        self._lock, self._make, self._what = lock, make, what
+        self._made: list[T] = []
+        self._failure: Unavailable | BackendError | None = None
+        self._is_running = False
+
+    def __call__(self) -> T:
+        if self._made:
+            return self._made[0]
+        with self._lock:
+            if self._made:
+                return self._made[0]
+            if self._failure is not None:
+                raise _copy(self._failure)
+            if self._is_running:
+                raise BackendError(f"{self._what}: it is asked for by its own code, in a circle")
+            self._is_running = True
+            try:
+                self._made.append(self._make())
+            except (Unavailable, BackendError) as error:
+                self._failure = _copy(error)
+                raise
+            finally:
+                self._is_running = False
+            return self._made[0]
+
+
+def _copy(error: Unavailable | BackendError) -> Unavailable | BackendError:
+    """Only the message: a kept traceback would keep the frames and all they refer to alive."""
+    if isinstance(error, Unavailable):
+        return Unavailable(error.reason, error.fix)
+    return BackendError(str(error))
+
+
+class _Installed:
+    """One backend name of this process; everything below it is made when first asked for."""
+
+    def __init__(self, entries: Sequence[discovery.Entry]) -> None:
+        self.entries = entries
+        # One lock per backend, which its own code may take again while it is being loaded.
+        self._lock = threading.RLock()
+        what = f"backend {entries[0].name!r} of {entries[0].owner}"
+        self.backend = _Once(self._lock, lambda: _load(entries), what)
+        self.devices = _Once(self._lock, lambda: loading.list_devices(self.backend()), what)
+        self._contexts: dict[int, _Once[DeviceContext]] = {}
+
+    def context(self, device: Device) -> DeviceContext:
+        def make() -> DeviceContext:
+            context = loading.make_context(self.backend(), device)
+            if not context.is_host:
+                _state.add_owner(context)
+            return context
+
+        once = _Once(self._lock, make, f"device {device}")
+        return self._contexts.setdefault(device.index, once)()
+
+
+def _load(entries: Sequence[discovery.Entry]) -> Backend:
+    name = entries[0].name
+    visible = [entry for entry in entries if not entry.is_blocked]
+    if not visible:
+        raise Unavailable(
+            f"backend {name!r} is blocked by TURNOUT_BLOCK",
+            f"remove {name!r} or {entries[0].distribution!r} from TURNOUT_BLOCK",
+        )
+    if len(visible) > 1:
+        owners = " and ".join(f"{entry.owner} (module {entry.value!r})" for entry in visible)
+        raise Unavailable(
+            f"backend {name!r} is declared more than once, by {owners}",
+            f"uninstall all but one, or hide them by distribution in TURNOUT_BLOCK: "
+            f"{', '.join(entry.distribution for entry in visible)}",
+        )
+    return loading.load(visible[0])
+
+
+class _State:
+    """What this process has made and chosen so far."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # never held while other people's code runs
+        self.installed: dict[str, _Installed] = {}
+        self.default: DeviceContext | None = None
+        self.owners: tuple[DeviceContext, ...] = ()
+        """Devices whose arrays are not NumPy's: only these can own an argument."""
+
+    def add_owner(self, context: DeviceContext) -> None:
+        with self.lock:
+            self.owners += (context,)
+
+
+_state = _State()
+_used: ContextVar[DeviceContext | None] = ContextVar("turnout_used_device", default=None)
+
+
+def clear() -> None:
+    """Forget all plugins, devices and choices of this process; for tests.
+
+    The next use reads the installed distributions and the environment again. Modules stay
+    imported, and a ``with use(...)`` in force keeps its device.
+    """
+    global _state
+    discovery.clear()
+    _state = _State()
+    _context.cache_clear()
+
+
+def _installed() -> dict[str, _Installed]:
+    if not _state.installed:
+        entries: dict[str, list[discovery.Entry]] = {}
+        for entry in discovery.installed().in_group(discovery.BACKENDS_GROUP):
+            entries.setdefault(entry.name, []).append(entry)
+        with _state.lock:
+            if not _state.installed:
+                _state.installed = {name: _Installed(each) for name, each in entries.items()}
+    return _state.installed
+
+
+def _find(name: str) -> _Installed:
+    installed = _installed()
+    if name in installed:
+        return installed[name]
+    close = difflib.get_close_matches(name, installed, n=1)
+    suggestion = f" (did you mean {close[0]!r}?)" if close else ""
+    statuses = "; ".join(
+        f"{status.name} ({'usable' if status.available else status.reason})"
+        for status in backends().values()
+    )
+    raise Unavailable(
+        f"backend {name!r} is not installed{suggestion}; installed are: {statuses or 'none'}",
+        f"install the distribution that brings it, for example `pip install turnout-{name}`",
+    )
+
+
+def backend(name: str) -> Backend:
+    """Load a backend without asking for its devices; enough to compile.
+
+    Parameters
+    ----------
+    name : str
+        Name of the backend.
+
+    Returns
+    -------
+    Backend
+        The same object each time.
+
+    Raises
+    ------
+    Unavailable
+        If no such backend is installed, it is blocked or two distributions declare it.
+    BackendError
+        If its module is broken.
+    """
+    return _find(name).backend()
+
+
+def backends() -> dict[str, BackendStatus]:
+    """Ask every installed backend for its devices.
+
+    Returns
+    -------
+    dict of str to BackendStatus
+        Sorted by name. A backend that is broken, blocked or without a device is listed with the
+        reason; it never prevents the others from being listed.
+
+    Examples
+    --------
+    >>> import turnout as tn
+    >>> tn.backends()["reference"].available
+    True
+    """
+    return {name: _status(name, installed) for name, installed in _installed().items()}
+
+
+def _status(name: str, installed: _Installed) -> BackendStatus:
+    distribution = ", ".join(dict.fromkeys(entry.distribution for entry in installed.entries))
+    version = ", ".join(entry.version for entry in installed.entries)
+    try:
+        found = installed.devices()
+    except Unavailable as error:
+        return BackendStatus(name, distribution, version, False, error.reason, error.fix, ())
+    except BackendError as error:
+        fix = f"tell the authors of {distribution}; TURNOUT_BLOCK={name} hides it"
+        return BackendStatus(name, distribution, version, False, str(error), fix, ())
+    return BackendStatus(name, distribution, version, True, "", "", found)
+
+
+def devices(backend: str | None = None) -> tuple[Device, ...]:
+    """List devices that can be used.
+
+    Parameters
+    ----------
+    backend : str, optional
+        Only those of this backend; of all usable backends otherwise.
+
+    Returns
+    -------
+    tuple of Device
+        By backend name, then index; ``str(device)`` is its spelling, for example ``"cuda:0"``.
+
+    Raises
+    ------
+    Unavailable, BackendError
+        If `backend` is given and cannot be used.
+
+    Examples
+    --------
+    >>> import turnout as tn
+    >>> [str(device) for device in tn.devices("reference")]
+    ['reference:0']
+    """
+    if backend is not None:
+        return _find(backend).devices()
+    return tuple(device for status in backends().values() for device in status.devices)
+
+
+def _named(device: str | Device) -> DeviceContext:
+    if not isinstance(device, str | Device):
+        raise CallError(
+            f"device={device!r} is a {type(device).__name__}; give the name of a backend such as "
+            "'cpu', a device such as 'cuda:1', or one of turnout.devices()"
+        )
+    return _context(device)
+
+
+@functools.cache  # holds only devices that exist: failures are not cached
+def _context(device: str | Device) -> DeviceContext:
+    name, index = _parse(str(device))
+    installed = _find(name)
+    found = installed.devices()
+    if index >= len(found):
+        listed = ", ".join(f"{each} ({each.label})" for each in found)
+        raise Unavailable(
+            f"backend {name!r} has no device {index}; its devices are: {listed}",
+            "name one of these",
+        )
+    if isinstance(device, Device) and device != found[index]:
+        raise Unavailable(
+            f"{device!r} is not a device of this machine, where {device} is {found[index]!r}",
+            f"name it {str(device)!r}, or take one of turnout.devices()",
+        )
+    return installed.context(found[index])
+
+
+def _parse(spelling: str) -> tuple[str, int]:
+    match = _SPELLING.fullmatch(spelling)
+    if match is None:
+        raise CallError(
+            f"device {spelling!r} is malformed; write the name of a backend such as 'cpu', or a "
+            "device such as 'cuda:1'"
+        )
+    return match[1], int(match[2] or 0)
+
+
+@contextmanager
+def use(device: str | Device) -> Iterator[Device]:
+    """Run the calls of a ``with`` block on a device.
+
+    The choice is a context variable: it holds for this thread or task and what it awaits. A new
+    asyncio task inherits it, a new thread does not; for all threads use `set_default_device`.
+
+    Parameters
+    ----------
+    device : str or Device
+        For example ``"opencl"`` (device 0), ``"cuda:1"``, or one of `devices`.
+
+    Yields
+    ------
+    Device
+        The device in use.
+
+    Raises
+    ------
+    Unavailable, BackendError
+        At the start of the block, if the device cannot be used.
+
+    Examples
+    --------
+    >>> import turnout as tn
+    >>> with tn.use("reference") as device:
+    ...     print(device)
+    reference:0
+    """
+    context = _named(device)
+    token = _used.set(context)
+    try:
+        yield context.device
+    finally:
+        _used.reset(token)
+
+
+def set_default_device(device: str | Device | None) -> None:
+    """Choose the device of all calls, in all threads, that name none.
+
+    Parameters
+    ----------
+    device : str, Device or None
+        As for `use`; None returns to the built-in choice and reads ``TURNOUT_BACKEND`` again.
+
+    Raises
+    ------
+    Unavailable, BackendError
+        If the device cannot be used; the earlier choice then stays.
+    """
+    context = None if device is None else _named(device)
+    with _state.lock:
+        _state.default = context
+
+
+def resolve(arguments: Sequence[object], device: str | Device | None = None) -> DeviceContext:
+    """Find the device of one call.
+
+    Parameters
+    ----------
+    arguments : sequence
+        The arguments of the call. Only devices of backends in use so far can own one.
+    device : str or Device, optional
+        The device that the call names.
+
+    Returns
+    -------
+    DeviceContext
+        The same object each time for one device.
+
+    Raises
+    ------
+    CallError
+        If device arrays live on two devices, or elsewhere than on the named one.
+    Unavailable, BackendError
+        If the named device cannot be used.
+    ConfigurationError
+        If ``TURNOUT_BACKEND`` is malformed. It is read at the first call that needs a default.
+    """
+    named = _used.get() if device is None else _named(device)
+    state = _state
+    if state.owners:
+        owner = _owner(arguments, named)
+        if owner is not None:
+            return owner
+    return named or state.default or _find_default()
+
+
+def active() -> DeviceContext:
+    """Return the device of a call that names none and has no device arrays."""
+    return resolve(())
+
+
+def _owner(arguments: Sequence[object], named: DeviceContext | None) -> DeviceContext | None:
+    """The one device whose arrays are among the arguments; must be `named` if that is given."""
+    foreign = [value for value in arguments if type(value) not in _HOST_TYPES]
+    homes = {home for value in foreign if (home := _home(value)) is not None}
+    if not homes:
+        return None
+    if len(homes | {named or next(iter(homes))}) == 1:
+        return homes.pop()
+    where = "; ".join(
+        f"argument {position} ({type(value).__name__}) is on {_describe_home(value)}"
+        for position, value in enumerate(arguments)
+        if hasattr(value, "dtype")
+    )
+    if named is not None:
+        raise CallError(
+            f"this call is to run on {named.device}, but has arrays elsewhere: {where}. Move them "
+            f"with turnout.array(x, device={str(named.device)!r}), or run it where they are"
+        )
+    raise CallError(
+        f"the arrays of one call live on several devices: {where}. Move them to one of these with "
+        "turnout.array(x, device=...)"
+    )
+
+
+def _home(value: object) -> DeviceContext | None:
+    for context in _state.owners:
+        if context.memory.owns(value):
+            return context
+    if hasattr(value, "dtype") and _make_siblings():
+        return _home(value)
+    return None
+
+
+def _describe_home(value: object) -> str:
+    home = _home(value)
+    if home is not None:
+        return str(home.device)
+    is_on_host = isinstance(value, np.ndarray | np.generic) or _is_cpu_tensor(value)
+    return "the host" if is_on_host else "no device in use"
+
+
+def _make_siblings() -> bool:
+    """Make the other devices of the backends in use; whether an array may be on a new one."""
+    before = _state.owners
+    for name in {context.backend.name for context in before}:
+        for device in devices(name):
+            # A device that does not work owns nothing; whoever asks for it gets the reason.
+            with suppress(Unavailable, BackendError):
+                _context(str(device))
+    return _state.owners != before
+
+
+def _find_default() -> DeviceContext:
+    failures: list[str] = []
+    text = os.environ.get(_VARIABLE, "").strip()
+    context = _from_environment(text) if text else _first_default(failures)
+    with _state.lock:
+        is_first = _state.default is None
+        _state.default = _state.default or context
+    if is_first and failures:
+        warnings.warn(
+            f"calls run on {str(context.device)!r}, which is slower: {'; '.join(failures)}",
+            PerformanceWarning,
+            stacklevel=3,
+        )
+    return _state.default
+
+
+def _from_environment(text: str) -> DeviceContext:
+    try:
+        return _context(text)
+    except CallError as error:
+        raise ConfigurationError(f"{_VARIABLE}={text!r}: {error}") from None
+    except Unavailable as error:
+        raise Unavailable(f"{_VARIABLE}={text!r}: {error.reason}", error.fix) from None
+    except BackendError as error:
+        raise BackendError(f"{_VARIABLE}={text!r}: {error}") from None
+
+
+def _first_default(failures: list[str]) -> DeviceContext:
+    installed = _installed()
+    for name in _DEFAULTS:
+        if name not in installed or all(entry.is_blocked for entry in installed[name].entries):
+            continue
+        try:
+            return _context(name)
+        except (Unavailable, BackendError) as error:
+            failures.append(str(error))
+    raise Unavailable(
+        f"no default backend can be used here: {'; '.join(failures) or 'all are blocked'}",
+        f"name a device with turnout.use(...) or {_VARIABLE}; `turnout doctor` lists what is there",
+    )
+
+
+def sync(device: str | Device | None = None) -> None:
+    """Wait for the work that this process queued on a device.
+
+    Parameters
+    ----------
+    device : str or Device, optional
+        The active device by default.
+    """
+    resolve((), device).sync()
+
+
+def timer(device: str | Device | None = None) -> Timer:
+    """Return the function that times work on a device.
+
+    Parameters
+    ----------
+    device : str or Device, optional
+        The active device by default.
+
+    Returns
+    -------
+    callable
+        ``timer(work)`` runs ``work()`` once and returns nanoseconds, by the device's own clock
+        where it has one.
+
+    Examples
+    --------
+    >>> import turnout as tn
+    >>> tn.timer("reference")(lambda: None) >= 0
+    True
+    """
+    return resolve((), device).timer
+
+
+def timer_for(arguments: Sequence[object]) -> Timer:
+    """Return the timer of the device on which a call with these arguments runs.
+
+    Parameters
+    ----------
+    arguments : sequence
+        Where they live on several devices, the active device's timer is returned.
+    """
+    try:
+        return resolve(arguments).timer
+    except CallError:
+        return active().timer
+
+
+def array(value: object, device: str | Device | None = None) -> Any:
+    """Move data to a device.
+
+    Parameters
+    ----------
+    value : array-like
+        Anything `numpy.asarray` takes, a DLPack tensor on the CPU, or an array of any device.
+    device : str or Device, optional
+        The active device by default.
+
+    Returns
+    -------
+    array
+        The device's own kind of array: NumPy's for ``cpu`` and ``reference``. An array that is
+        there already is returned as it is.
+
+    Raises
+    ------
+    CallError
+        If `value` is no array data.
+
+    Examples
+    --------
+    >>> import turnout as tn
+    >>> tn.array([1.0, 2.0], device="reference")
+    array([1., 2.])
+    """
+    context = resolve((), device)
+    if context.memory.owns(value):
+        return value
+    host = to_numpy(value)
+    return host if context.is_host else context.memory.put(host)
+
+
+def to_numpy(value: object) -> np.ndarray[Any, Any]:
+    """Bring data back to the host.
+
+    Parameters
+    ----------
+    value : array
+        An array of any device in use, or what `array` takes.
+
+    Returns
+    -------
+    numpy.ndarray
+        With the shape and dtype of `value`; a NumPy array is returned as it is.
+
+    Raises
+    ------
+    CallError
+        If `value` is no array data.
+    """
+    home = _home(value) if type(value) not in _HOST_TYPES else None
+    if home is None:
+        return host_array(value)
+    owned: Any = value
+    out = np.empty(owned.shape, _numpy_dtype(owned.dtype))
+    home.memory.get(value, out)
+    return out
+
+
+def _numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    # Libraries with dtypes of their own print them as ``library.float32``.
+    is_numpy = isinstance(dtype, np.dtype)
+    return np.dtype(dtype if is_numpy else str(dtype).rpartition(".")[2])
+
+
+def host_array(value: Any) -> np.ndarray[Any, Any]:
+    """Take host data as a NumPy array, without a copy where it is an array already.
+
+    Parameters
+    ----------
+    value : array-like
+        Anything `numpy.asarray` takes, or a DLPack tensor on the CPU.
+
+    Raises
+    ------
+    CallError
+        If `value` is no array data.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        taken = np.from_dlpack(value) if _is_cpu_tensor(value) else np.asarray(value)
+    except Exception as error:
+        raise CallError(
+            f"a value of type {type(value).__name__} cannot be taken as an array: "
+            f"{discovery.describe(error)}"
+        ) from error
+    if taken.dtype.hasobject:
+        raise CallError(
+            f"a value of type {type(value).__name__} cannot be taken as an array of numbers: NumPy "
+            "makes an array of objects of it. Give numbers of one type and rows of one length"
+        )
+    return taken
+
+
+def _is_cpu_tensor(value: Any) -> bool:
+    return (
+        not isinstance(value, np.generic)
+        and hasattr(value, "__dlpack__")
+        and hasattr(value, "__dlpack_device__")
+        and value.__dlpack_device__()[0] == _DLPACK_CPU
+    )

@@ -1,0 +1,123 @@
+"""From a plan to loaded launchers: dispatches lowered, binaries from the disk cache or compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from . import ir
+from .cache import binary_key, default_cache
+from .discovery import CORE, core_version
+from .errors import BackendError, CompileError
+from .hooks import Binary, Launcher, Options, Target
+from .loading import Backend, DeviceContext
+from .lower import dispatch_groups, lower_dispatches
+
+
+def lower_plan(plan: ir.Plan, backend: Backend, target: Target) -> ir.Plan:
+    """`plan` with every dispatch lowered, by the backend where it wants to, else by the core."""
+    return ir.Plan(tuple(_lowered_steps(plan, backend, target)))
+
+
+def _lowered_steps(plan: ir.Plan, backend: Backend, target: Target) -> Iterator[ir.Step]:
+    for step in plan.steps:
+        if isinstance(step, ir.Run):
+            own = _backend_plan(step.unit, backend, target)
+            if own is not None:
+                yield from own.steps
+                continue
+            unit = lower_dispatches(step.unit)
+            ir.verify(unit)
+            step = replace(step, unit=unit)
+        yield step
+
+
+def _backend_plan(unit: ir.Unit, backend: Backend, target: Target) -> ir.Plan | None:
+    for site in dispatch_groups(unit):
+        own: ir.Plan | None = backend.hook.turnout_lower_dispatch(
+            unit=unit, site=site, policy=site.policy, target=target
+        )
+        if own is not None:
+            return lower_plan(own, backend, target)
+    return None
+
+
+def compile_unit(unit: ir.Unit, backend: Backend, target: Target, options: Options) -> Binary:
+    """The binary of a unit: from the disk cache, else compiled and stored there.
+
+    Raises
+    ------
+    CompileError
+        Where the backend cannot compile the unit.
+    BackendError
+        Where the backend fails in any other way.
+    """
+    if backend.distribution == CORE or options.keep_text:
+        # The core's own backend translates nothing, and texts are for reading now.
+        return _compiled(unit, backend, target, options)
+    key = _key(unit, backend, target, options)
+    binary = default_cache().load(key)
+    if binary is None:
+        binary = _compiled(unit, backend, target, options)
+        default_cache().store(key, binary)
+    return binary
+
+
+def load_unit(unit: ir.Unit, context: DeviceContext, options: Options) -> Launcher:
+    """A unit compiled for a device and loaded there."""
+    backend, target = context.backend, context.device.target
+    binary = compile_unit(unit, backend, target, options)
+    try:
+        return _launcher(unit, binary, context)
+    except CompileError:
+        # A stored binary can be right and still not load here, for example without a library that
+        # was there when it was made; what is compiled now either loads or shows the true reason.
+        binary = _compiled(unit, backend, target, options)
+        launcher = _launcher(unit, binary, context)
+        default_cache().store(_key(unit, backend, target, options), binary)
+        return launcher
+
+
+def _key(unit: ir.Unit, backend: Backend, target: Target, options: Options) -> str:
+    versions = f"turnout {core_version()} {backend.distribution} {backend.version}"
+    return binary_key(ir.format_unit(unit), str(target), str(options), versions)
+
+
+def _compiled(unit: ir.Unit, backend: Backend, target: Target, options: Options) -> Binary:
+    try:
+        binary = backend.hook.turnout_compile(unit=unit, target=target, options=options)
+    except CompileError:
+        raise
+    except Exception as error:
+        raise _backend_error(backend, "turnout_compile", error) from error
+    if not isinstance(binary, Binary):
+        raise BackendError(
+            f"backend {backend.name!r} of {backend.distribution} {backend.version}: "
+            f"turnout_compile returned {type(binary).__name__}, not a Binary"
+        )
+    return binary
+
+
+def _launcher(unit: ir.Unit, binary: Binary, context: DeviceContext) -> Launcher:
+    backend = context.backend
+    try:
+        launcher: Launcher = backend.hook.turnout_launch(
+            binary=binary, device=context.device, unit=unit
+        )
+    except CompileError:
+        raise
+    except Exception as error:
+        raise _backend_error(backend, "turnout_launch", error) from error
+    if not callable(launcher):
+        raise BackendError(
+            f"backend {backend.name!r} of {backend.distribution} {backend.version}: "
+            f"turnout_launch returned {type(launcher).__name__}, which cannot be called"
+        )
+    return launcher
+
+
+def _backend_error(backend: Backend, hook: str, error: Exception) -> BackendError:
+    return BackendError(
+        f"backend {backend.name!r} of {backend.distribution} {backend.version}: {hook} failed with "
+        f"{type(error).__name__}: {error}"
+    )

@@ -1,0 +1,262 @@
+"""The plugin contract: seven hooks that a backend answers, and the plain objects they return.
+
+Hooks are factories. They run when something is first needed; nothing on the path of a repeated
+kernel call goes through pluggy. Every hook has ``firstresult``: the backend's answer, else the
+core's default from `turnout.defaults`. An implementation may take any subset of the arguments.
+
+Each docstring has five lines: called by, when, returns, raises, default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pluggy
+
+from . import ir
+
+if TYPE_CHECKING:
+    import numpy as np
+
+PROJECT = "turnout"
+ENTRY_POINT_GROUP = "turnout.backends"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What code is compiled for. Hashable, printable, no handles; needs no hardware.
+
+    Attributes
+    ----------
+    backend : str
+        Name of the backend.
+    arch : str
+        Architecture in the backend's own words, for example ``"znver4"`` or ``"sm_90"``.
+    features : frozenset of str
+        Capabilities by which the conformance suite skips: ``"f64"``, ``"correct_rounding"`` (f32
+        division and sqrt), ``"bounds"`` (honours `Options.debug`).
+    options : tuple of str
+        Everything else the machine code depends on: instruction set extensions, vector libraries,
+        versions of the compiler. Part of the key of every binary.
+    lanes : int
+        Samples that execute in lockstep: SIMD width or warp size.
+    """
+
+    backend: str
+    arch: str
+    features: frozenset[str] = frozenset()
+    options: tuple[str, ...] = ()
+    lanes: int = 1
+
+    def __str__(self) -> str:
+        features = ",".join(sorted(self.features))
+        options = ",".join(self.options)
+        return f"{self.backend} {self.arch} features={features} lanes={self.lanes} {options}"
+
+
+@dataclass(frozen=True)
+class Device:
+    """One piece of hardware of a backend, written ``backend:index``."""
+
+    index: int
+    label: str
+    target: Target
+    memory_bytes: int = 0
+    """Size of its memory; 0 where unknown."""
+
+    def __str__(self) -> str:
+        return f"{self.target.backend}:{self.index}"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile.
+
+    Attributes
+    ----------
+    level : int
+        Optimisation level, 0 to 3.
+    debug : bool
+        Check every index; launchers then raise `IndexViolation`.
+    keep_text : bool
+        Keep what people read in `turnout show` in `Binary.metadata`: the text of every stage under
+        ``"text:<stage>"`` (``"text:assembly"``), and what became of the loop at a source line under
+        ``"loop:<line>"``. Never set for code that is only run.
+    """
+
+    level: int = 3
+    debug: bool = False
+    keep_text: bool = False
+
+    def __str__(self) -> str:
+        return f"level={self.level} debug={self.debug} keep_text={self.keep_text}"
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Compiled code of one unit, as it is kept on disk.
+
+    Attributes
+    ----------
+    entry : str
+        Name of the entry point.
+    kind : str
+        What `payload` is, for example ``"llvm-object"``.
+    payload : bytes
+        The code.
+    metadata : mapping of str to str
+        Whatever `turnout_launch` needs besides the code.
+    """
+
+    entry: str
+    kind: str
+    payload: bytes
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class IndexViolation(Exception):  # noqa: N818 - a report between backend and core, not an error
+    """What a launcher of a debug binary raises; the core turns it into an `OutOfBoundsError`.
+
+    Parameters
+    ----------
+    site : int
+        Which `Load` or `Store` of the unit, counted from 0 in the order of `ir.statements`.
+    axis, index, extent : int
+        The axis, the index used on it, and the length of that axis.
+    """
+
+    def __init__(self, site: int, axis: int, index: int, extent: int) -> None:
+        self.site, self.axis, self.index, self.extent = site, axis, index, extent
+        super().__init__(site, axis, index, extent)
+
+
+class Launcher(Protocol):
+    """Loaded code of one unit on one device.
+
+    ``launcher(args, size)`` enqueues and never waits. `args` are the unit's parameters in order:
+    arrays owned by the device with the parameter's dtype and rank (any strides), scalars as Python
+    int, float or bool within the parameter's type. `size` is the number of positions of the
+    iteration space: 1 for a unit without one; at 0 nothing happens. Safe from several threads.
+    """
+
+    direct: Callable[..., object] | None
+    """Optional: a builtin that takes the user's own arguments, checks them itself and calls the
+    kernel's Python path when they do not fit. None where there is none."""
+
+    def __call__(self, args: tuple[Any, ...], size: int) -> None: ...
+
+
+class Memory(Protocol):
+    """Memory of a device whose arrays are not NumPy's."""
+
+    def owns(self, value: object) -> bool:
+        """Whether `value` is an array on this device; cheap, by type."""
+        ...
+
+    def put(self, host: np.ndarray[Any, Any]) -> Any:
+        """Copy to the device; returns when `host` may be reused."""
+        ...
+
+    def get(self, value: Any, out: np.ndarray[Any, Any]) -> None:
+        """Copy back into `out`; waits for the work that produces `value`."""
+        ...
+
+
+Sync = Callable[[], None]
+Timer = Callable[[Callable[[], None]], int]
+
+
+@hookspec(firstresult=True)
+def turnout_devices() -> Sequence[Device]:  # type: ignore[empty-body]
+    """List the devices that can be used here.
+
+    Called by: `turnout.backends`.
+    When: once per process, at the first use of the backend; may load drivers.
+    Returns: devices, numbered from 0; never empty.
+    Raises: `Unavailable(reason, fix)` where there is nothing to use.
+    Default: none; a backend must implement it.
+    """
+
+
+@hookspec(firstresult=True)
+def turnout_compile(unit: ir.Unit, target: Target, options: Options) -> Binary:  # type: ignore[empty-body]
+    """Compile one unit; needs no device.
+
+    Called by: `turnout.kernel`.
+    When: once per unit digest, target and options, ever, thanks to the disk cache; from any thread.
+    Returns: a `Binary`.
+    Raises: `CompileError(backend, log, source)`.
+    Default: none; a backend must implement it.
+    """
+
+
+@hookspec(firstresult=True)
+def turnout_launch(binary: Binary, device: Device, unit: ir.Unit) -> Launcher:  # type: ignore[empty-body]
+    """Load a binary on a device.
+
+    Called by: `turnout.kernel`.
+    When: once per binary and device per process; takes milliseconds at most.
+    Returns: a `Launcher`. `unit` is the one the binary was compiled from.
+    Raises: `CompileError` where the code cannot be loaded.
+    Default: none; a backend must implement it.
+    """
+
+
+@hookspec(firstresult=True)
+def turnout_sync(device: Device) -> Sync:  # type: ignore[empty-body]
+    """Give the function that waits for all work this process queued on `device`.
+
+    Called by: `turnout.backends`.
+    When: once per device; needed where launches return before the work is done.
+    Returns: a function without arguments.
+    Raises: nothing.
+    Default: a function that does nothing.
+    """
+
+
+@hookspec(firstresult=True)
+def turnout_timer(device: Device, sync: Sync) -> Timer:  # type: ignore[empty-body]
+    """Give the function that times work on `device`.
+
+    Called by: `turnout.backends`.
+    When: once per device.
+    Returns: a function that runs a callable once and returns nanoseconds, by device events where
+        the device has them.
+    Raises: nothing.
+    Default: a monotonic clock between two syncs.
+    """
+
+
+@hookspec(firstresult=True)
+def turnout_memory(device: Device) -> Memory:  # type: ignore[empty-body]
+    """Give the memory of `device`.
+
+    Called by: `turnout.backends`.
+    When: once per device; needed where the device's arrays are not NumPy's.
+    Returns: a `Memory`.
+    Raises: nothing.
+    Default: host memory, which owns NumPy arrays and copies nothing.
+    """
+
+
+@hookspec(firstresult=True)
+def turnout_lower_dispatch(
+    unit: ir.Unit, site: ir.Dispatch, policy: str, target: Target
+) -> ir.Plan | None:
+    """Lower one dispatch in the backend's own way.
+
+    Called by: `turnout.lower`.
+    When: once per unit, site, policy and target.
+    Returns: a plan, or None for the core's lowering.
+    Raises: nothing.
+    Default: None.
+    """
+
+
+MUST_HOOKS = ("turnout_devices", "turnout_compile", "turnout_launch")
+

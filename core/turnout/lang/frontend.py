@@ -1,0 +1,364 @@
+"""From a Python function and the types of a call to a plan of typed units."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .. import ir
+from ..errors import KernelError
+from ..ir import DType, Region, Value, i64
+from .annotations import ParameterSpec, Signature
+from .builder import Builder
+from .cleanup import without_dead_code
+from .lowering import Context, FunctionLowering, PlaneInput, TupleValue
+from .names import FreeNames
+from .plans import ArrayPlan, LoopNote
+from .source import FunctionSource
+from .values import (
+    ArrayValue,
+    Known,
+    Number,
+    Operand,
+    VectorValue,
+    Weak,
+    is_number,
+    strong,
+    type_of,
+    weakness,
+)
+
+SAMPLES = "samples"
+"""Name of the scalar parameter of per-sample units that holds the number of samples."""
+
+
+@dataclass(frozen=True)
+class Returned:
+    """An array that a per-sample kernel returns: unit parameter, element type, vector width."""
+
+    name: str
+    dtype: DType
+    width: int
+
+
+@dataclass(frozen=True)
+class LoweredKernel:
+    """A kernel for one combination of argument types.
+
+    Attributes
+    ----------
+    plan : Plan
+        Its units; dispatches in them are not lowered yet.
+    returned : tuple of Returned
+        Arrays to allocate and return, in order.
+    notes : tuple of LoopNote
+        What became of each loop of the source.
+    """
+
+    plan: ir.Plan
+    returned: tuple[Returned, ...]
+    notes: tuple[LoopNote, ...]
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """A kernel before the types of its arguments are known."""
+
+    name: str
+    source: FunctionSource
+    free: FreeNames
+    signature: Signature
+    fast_math: bool = False
+
+    @property
+    def unit_name(self) -> str:
+        """The name as an identifier of C."""
+        return re.sub(r"\W", "_", self.name, flags=re.ASCII)
+
+
+def lower_kernel(kernel: KernelSource, types: Mapping[str, DType | Weak]) -> LoweredKernel:
+    """Type and lower a kernel.
+
+    Parameters
+    ----------
+    kernel : KernelSource
+    types : mapping of str to DType or {"int", "float"}
+        The type of every parameter: element types of arrays, and for params the type of the value,
+        weak for Python numbers.
+
+    Raises
+    ------
+    KernelError
+        Where the source means nothing for these types, with the place in the source.
+    """
+    if kernel.signature.form == "sample":
+        return _SampleForm(kernel, types).lower()
+    return _lower_array_form(kernel, types)
+
+
+def _scalar_parameter(
+    builder: Builder, name: str, dtype: DType | Weak
+) -> tuple[ir.ScalarParameter, Number]:
+    value = builder.value(strong(dtype))
+    return ir.ScalarParameter(name, value), Number(value, weakness(dtype))
+
+
+def _array_value(builder: Builder, spec: ParameterSpec, is_writable: bool) -> ArrayValue:
+    assert spec.dtype is not None
+    extents = tuple(Number(builder.extent(spec.name, axis), "int") for axis in range(spec.rank))
+    return ArrayValue(spec.name, spec.dtype, extents, (), is_writable)
+
+
+def _lower_array_form(
+    kernel: KernelSource, types: Mapping[str, DType | Weak]
+) -> LoweredKernel:
+    builder = Builder()
+    parameters: list[ir.Parameter] = []
+    environment: dict[str, object] = {}
+    for spec in kernel.signature.parameters:
+        if spec.role == "array":
+            assert spec.dtype is not None
+            parameters.append(ir.ArrayParameter(spec.name, spec.dtype, spec.rank))
+            environment[spec.name] = _array_value(builder, spec, is_writable=True)
+        else:
+            parameter, number = _scalar_parameter(builder, spec.name, types[spec.name])
+            parameters.append(parameter)
+            environment[spec.name] = number
+    body = FunctionLowering(
+        Context(builder, read_plane=_no_planes), kernel.source, kernel.free, environment
+    )
+    body.block(kernel.source.tree.body)
+    if body.return_count not in (None, -1):
+        raise KernelError(
+            "a kernel of the array form returns nothing; write the result into an array argument",
+            kernel.source.location(kernel.source.tree),
+        )
+    plan = ArrayPlan(
+        kernel.unit_name, kernel.source, builder, tuple(parameters), kernel.fast_math
+    )
+    return LoweredKernel(
+        plan.build((*builder.entry(), *builder.block)), (), tuple(plan.notes)
+    )
+
+
+def _no_planes(name: str) -> Operand:
+    raise AssertionError(f"array-form kernels have no planes, {name} was read")
+
+
+class _SampleForm:
+    """The per-sample form: one unit whose positions are the samples.
+
+    All inputs are read before any output is stored, so that a plane may be given as its own output.
+    """
+
+    def __init__(self, kernel: KernelSource, types: Mapping[str, DType | Weak]) -> None:
+        self.kernel = kernel
+        self.types = types
+        self.builder = Builder()
+        self.specs = {spec.name: spec for spec in kernel.signature.parameters}
+        self.loads: list[ir.Statement] = []
+        self.loaded: dict[str, Operand] = {}
+        self.position = self.builder.value(i64)
+        self.builder.assume_at_least(self.position, 0)
+        self.samples = self.builder.value(i64)
+        self.builder.assume_at_least(self.samples, 0)
+
+    def dtype(self, name: str) -> DType:
+        return strong(self.types[name])
+
+    def read_plane(self, name: str) -> Operand:
+        """The sample's value of a plane at launch."""
+        if name not in self.loaded:
+            with self.builder.reopened(self.loads):
+                spec = self.specs[name]
+                items = tuple(
+                    self._load(name, indices) for indices in self._indices(spec.width)
+                )
+            self.loaded[name] = VectorValue(items) if spec.width else items[0]
+        return self.loaded[name]
+
+    def _load(self, name: str, indices: tuple[Value, ...]) -> Number:
+        result = self.builder.value(self.dtype(name))
+        line = self.kernel.source.tree.lineno
+        self.builder.emit(ir.Load(result, name, indices, line=line))
+        return Number(result)
+
+    def _indices(self, width: int) -> list[tuple[Value, ...]]:
+        """Indices of the sample's elements: component-major for vectors."""
+        if not width:
+            return [(self.position,)]
+        return [(self.builder.constant(n, i64), self.position) for n in range(width)]
+
+    def lower(self) -> LoweredKernel:
+        builder, tree = self.builder, self.kernel.source.tree
+        scalars: list[ir.Parameter] = []
+        environment: dict[str, object] = {}
+        for spec in self.specs.values():
+            if spec.role == "array":
+                environment[spec.name] = _array_value(builder, spec, is_writable=False)
+            elif spec.role == "param":
+                parameter, number = _scalar_parameter(builder, spec.name, self.types[spec.name])
+                scalars.append(parameter)
+                environment[spec.name] = number
+            else:
+                environment[spec.name] = PlaneInput(spec.name)
+        context = Context(
+            builder,
+            self.read_plane,
+            sample_index=Number(self.position, "int"),
+            sample_count=Number(self.samples, "int"),
+        )
+        mask = next((spec for spec in self.specs.values() if spec.role == "mask"), None)
+        if mask is not None:
+            self.read_plane(mask.name)
+        with builder.nested() as content:
+            body = FunctionLowering(context, self.kernel.source, self.kernel.free, environment)
+            body.block(tree.body)
+            stored = self._store_outputs(body)
+            returned = self._store_returned(body)
+        if not stored and not returned:
+            raise KernelError(
+                f"kernel {self.kernel.name} has no output: declare one as Mutable[...] and assign "
+                "it, or return a value",
+                self.kernel.source.location(tree),
+            )
+        if mask is not None:
+            content = [self._guarded(mask, content)]
+        return self._finish(content, scalars, stored, returned, context)
+
+    def _guarded(self, mask: ParameterSpec, content: list[ir.Statement]) -> ir.Statement:
+        """The sample's work, skipped where the mask is already set."""
+        terminated = self.loaded[mask.name]
+        assert isinstance(terminated, Number)
+        with self.builder.reopened(self.loads):
+            live = self.builder.compute("bit_not", terminated.value)
+        return ir.If((), live, Region((), tuple(content)), Region((), ()))
+
+    def _store_outputs(self, body: FunctionLowering) -> list[str]:
+        stored = []
+        for spec in self.specs.values():
+            value = body.environment[spec.name]
+            if isinstance(value, PlaneInput) and spec.is_output:
+                raise KernelError(
+                    f"the output {spec.name!r} is never assigned",
+                    self.kernel.source.location(self.kernel.source.tree),
+                )
+            is_new = not isinstance(value, PlaneInput) and value is not self.loaded.get(spec.name)
+            if spec.is_output or (spec.role == "mask" and is_new):
+                self._store(body, spec.name, self.dtype(spec.name), spec.width, value)
+                stored.append(spec.name)
+        return stored
+
+    def _store(
+        self, body: FunctionLowering, name: str, dtype: DType, width: int, value: object
+    ) -> None:
+        tree = self.kernel.source.tree
+        where = f"output {name!r}"
+        if width:
+            vector = body.as_vector(value, tree)
+            if len(vector.items) != width:
+                body.fail(tree, f"{where} has width {width}, not {len(vector.items)}")
+            items = vector.items
+        else:
+            items = (body.as_scalar(value, tree),)
+        # All values are converted before the first is stored, and stored after all loads.
+        converted = [body.convert_to_store(item, dtype, tree, where) for item in items]
+        for indices, number in zip(self._indices(width), converted, strict=True):
+            self.builder.emit(ir.Store(name, indices, number.value, line=tree.lineno))
+
+    def _store_returned(self, body: FunctionLowering) -> tuple[Returned, ...]:
+        tree = self.kernel.source.tree
+        declared = self.kernel.signature.returns
+        value = body.returned(tree, body)
+        if isinstance(value, Known) and value.value is None:
+            if declared:
+                body.fail(tree, f"kernel {self.kernel.name} is declared to return, and does not")
+            return ()
+        values = value.items if isinstance(value, TupleValue) else (value,)
+        if declared is not None and len(declared) != len(values):
+            body.fail(tree, f"{len(declared)} values are declared to return, {len(values)} given")
+        returned = []
+        for number, item in enumerate(values):
+            spec = declared[number] if declared else None
+            if isinstance(item, Known) and not is_number(item.value):
+                body.fail(tree, f"a kernel cannot return {body.describe(item)}")
+            if isinstance(item, ArrayValue):
+                body.fail(tree, "a kernel cannot return an array argument; return sample values")
+            width = len(item.items) if isinstance(item, VectorValue) else 0
+            if spec is not None and spec.width != width:
+                body.fail(tree, f"{spec.annotation} is declared, {body.describe(item)} is returned")
+            first = item.items[0] if isinstance(item, VectorValue) else item
+            dtype = strong(type_of(first)) if spec is None else self._returned_dtype(spec)
+            name = f"returned{number}"
+            while name in self.specs:
+                name += "_"
+            self._store(body, name, dtype, width, item)
+            returned.append(Returned(name, dtype, width))
+        return tuple(returned)
+
+    def _returned_dtype(self, spec: ParameterSpec) -> DType:
+        return spec.dtype or strong(self.types["return"])
+
+    def _finish(
+        self,
+        content: list[ir.Statement],
+        scalars: list[ir.Parameter],
+        stored: list[str],
+        returned: tuple[Returned, ...],
+        context: Context,
+    ) -> LoweredKernel:
+        statements = without_dead_code((*self.builder.entry(), *self.loads, *content))
+        prologue = tuple(s for s in statements if isinstance(s, ir.Extent))
+        body = Region((self.position,), tuple(s for s in statements if s not in prologue))
+        read = {s.array for s in ir.statements(body.body) if isinstance(s, ir.Load)}
+        arrays: list[ir.Parameter] = [
+            ir.ArrayParameter(s.name, self.dtype(s.name), s.rank, s.name in read, s.name in stored)
+            for s in self.specs.values()
+            if s.role != "param"
+        ]
+        arrays += [
+            ir.ArrayParameter(r.name, r.dtype, 2 if r.width else 1, False, True) for r in returned
+        ]
+        samples = ir.ScalarParameter(SAMPLES, self.samples)
+        unit = ir.Unit(
+            self.kernel.unit_name,
+            (*arrays, *scalars, samples),
+            prologue,
+            (self.samples,),
+            body,
+            self.kernel.fast_math,
+        )
+        ir.verify(unit)
+        plan = ir.Plan((ir.Run(unit, *self._overlap_rules(unit)),))
+        return LoweredKernel(plan, returned, tuple(self._notes(unit)))
+
+    def _overlap_rules(
+        self, unit: ir.Unit
+    ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
+        """A plane may be its own output; tables and other outputs must be distinct from outputs."""
+        exclusive, elementwise = [], []
+        arrays = list(unit.arrays.values())
+        for position, first in enumerate(arrays):
+            for second in arrays[position + 1 :]:
+                if not (first.is_written or second.is_written):
+                    continue
+                tables = {s.name for s in self.specs.values() if s.role == "array"}
+                one_output = first.is_written != second.is_written
+                alike = (first.dtype, first.rank) == (second.dtype, second.rank)
+                is_plane_pair = one_output and alike and not {first.name, second.name} & tables
+                pairs = elementwise if is_plane_pair else exclusive
+                pairs.append((first.name, second.name))
+        return tuple(exclusive), tuple(elementwise)
+
+    def _notes(self, unit: ir.Unit) -> list[LoopNote]:
+        notes = [LoopNote(self.kernel.source.tree.lineno, True, "samples are independent")]
+        for statement in ir.statements(unit.body.body):
+            if isinstance(statement, ir.For | ir.While):
+                notes.append(
+                    LoopNote(statement.line, False, "it runs inside of one sample, in order")
+                )
+        return notes
+
+
+__all__ = ["SAMPLES", "KernelSource", "LoweredKernel", "Returned", "lower_kernel"]

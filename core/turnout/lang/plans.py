@@ -1,0 +1,492 @@
+"""From the statements of an array-form kernel to the units of its plan.
+
+Top-level loops whose iterations are independent become units with an iteration space; all other
+statements, in runs, become units that run once. What a unit needs from outside of it is recomputed
+in its prologue where it depends on arguments alone, and passed through scratch memory otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from .. import ir
+from ..errors import KernelError
+from ..ir import Region, Value, i64
+from .builder import Builder
+from .cleanup import without_dead_code
+from .lowering import trip_count
+from .parallel import LoopAnalysis
+from .source import FunctionSource
+from .values import Known
+
+
+@dataclass(frozen=True)
+class LoopNote:
+    """What became of one loop of the source.
+
+    Attributes
+    ----------
+    line : int
+        Line of the loop in its file.
+    is_parallel : bool
+        Whether its iterations may run in any order and at the same time.
+    reason : str
+        Why, in words.
+    """
+
+    line: int
+    is_parallel: bool
+    reason: str
+
+
+@dataclass
+class _Nest:
+    """A parallel loop nest: the loops, and the statements of the innermost body."""
+
+    loops: list[ir.For]
+    body: tuple[ir.Statement, ...]
+
+
+@dataclass
+class _Group:
+    """Statements that become one unit."""
+
+    nest: _Nest | None
+    statements: list[ir.Statement] = field(default_factory=list)
+
+
+class ArrayPlan:
+    """Builds the plan of an array-form kernel."""
+
+    def __init__(
+        self,
+        name: str,
+        source: FunctionSource,
+        builder: Builder,
+        parameters: tuple[ir.Parameter, ...],
+        fast_math: bool,
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.builder = builder
+        self.parameters = parameters
+        self.fast_math = fast_math
+        self.notes: list[LoopNote] = []
+        self.constants: dict[int, int] = {}
+        self.host: dict[int, ir.Statement | None] = {
+            p.value.number: None for p in parameters if isinstance(p, ir.ScalarParameter)
+        }
+
+    def build(self, statements: Iterable[ir.Statement]) -> ir.Plan:
+        """The plan that runs the statements in order."""
+        body = without_dead_code(statements)
+        self._constants(body)
+        scratch = [s for s in body if isinstance(s, ir.LocalArray)]
+        groups = self._groups(s for s in body if not isinstance(s, ir.LocalArray))
+        values = self._passed_values(groups)
+        steps: list[ir.Step] = [ir.Scratch(s.array, s.dtype, s.shape) for s in scratch]
+        steps += [ir.Scratch(name, value.dtype, (1,)) for value, name in values.values()]
+        arrays: dict[str, tuple[ir.DType, int]] = {
+            p.name: (p.dtype, p.rank) for p in self.parameters if isinstance(p, ir.ArrayParameter)
+        }
+        arrays |= {s.array: (s.dtype, len(s.shape)) for s in scratch}
+        arrays |= {name: (value.dtype, 1) for value, name in values.values()}
+        for number, group in enumerate(groups):
+            steps.append(self._run(group, number if len(groups) > 1 else None, arrays, values))
+        return ir.Plan(tuple(steps))
+
+    # -- grouping --------------------------------------------------------------------------------
+
+    def _constants(self, body: Iterable[ir.Statement]) -> None:
+        for statement in ir.statements(body):
+            if isinstance(statement, ir.Constant) and type(statement.value) is int:
+                self.constants[statement.result.number] = statement.value
+
+    def _groups(self, body: Iterable[ir.Statement]) -> list[_Group]:
+        groups: list[_Group] = []
+        for statement in body:
+            if ir.is_pure(statement) and all(v.number in self.host for v in statement.operands):
+                self.host.update((value.number, statement) for value in statement.results)
+                continue
+            nest = self._nest(statement) if isinstance(statement, ir.For) else None
+            if nest is not None:
+                groups.append(_Group(nest))
+                continue
+            for inner in ir.statements((statement,)):
+                if inner is not statement and isinstance(inner, ir.For | ir.While):
+                    self._note(inner, False, "it is inside of something that runs in order")
+            if not groups or groups[-1].nest is not None:
+                groups.append(_Group(None))
+            groups[-1].statements.append(_plain_updates(statement, self.builder))
+        return groups or [_Group(None)]
+
+    def _note(self, loop: ir.For | ir.While, is_parallel: bool, reason: str) -> None:
+        note = LoopNote(loop.line, is_parallel, reason)
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _nest(self, loop: ir.For) -> _Nest | None:
+        """`loop` as a parallel nest, or None with a note of the reason."""
+        refusal = self._refusal(loop)
+        if refusal:
+            if loop.intent == "parallel":
+                raise KernelError(
+                    f"this loop is declared tn.parallel, but {refusal}", self.source.line_location(loop.line)
+                )
+            self._note(loop, False, refusal)
+            return None
+        loops, body = [loop], loop.body.body
+        proven = "its iterations are independent"
+        self._note(loop, True, "declared tn.parallel" if loop.intent == "parallel" else proven)
+        while body and isinstance(body[-1], ir.For):
+            inner = body[-1]
+            varying = self._perfect_prefix(body[:-1])
+            if varying is None or not self._extends(loops, inner, varying):
+                break
+            self._note(inner, True, "its iterations are independent of each other and of the outer")
+            loops.append(inner)
+            body = (*varying, *inner.body.body)
+        return _Nest(loops, self._inner_loops(_private_updates(self, loops, body)))
+
+    def _refusal(self, loop: ir.For) -> str:
+        if loop.intent == "serial":
+            return "it is declared tn.serial"
+        if loop.results:
+            return self._carries(loop)
+        if any(bound.number not in self.host for bound in (loop.start, loop.stop, loop.step)):
+            return "its range depends on what the kernel computed before"
+        if loop.intent == "parallel":
+            return ""
+        return self._dependence([loop], loop.body.body)
+
+    def _dependence(self, loops: list[ir.For], body: Iterable[ir.Statement]) -> str:
+        """Why iterations of a nest may depend on each other; "" where they do not."""
+        analysis = LoopAnalysis(body)
+        analysis.varying.update(loop.body.parameters[0].number for loop in loops)
+        for array in analysis.stored:
+            for loop in loops:
+                index, stride = loop.body.parameters[0], self.constants.get(loop.step.number, 1)
+                if not analysis.is_private((array,), index, stride, self.constants):
+                    return analysis.why_shared(array, index, self.constants)
+        return ""
+
+    def _perfect_prefix(
+        self, prefix: tuple[ir.Statement, ...]
+    ) -> tuple[ir.Statement, ...] | None:
+        """What stands before an inner loop, less what can move into the prologue.
+
+        None where something there is not pure, so that the loops are not perfectly nested.
+        """
+        varying = []
+        for statement in prefix:
+            if not ir.is_pure(statement):
+                return None
+            if all(operand.number in self.host for operand in statement.operands):
+                self.host.update((value.number, statement) for value in statement.results)
+            else:
+                varying.append(statement)
+        return tuple(varying)
+
+    def _extends(
+        self, loops: list[ir.For], inner: ir.For, prefix: tuple[ir.Statement, ...]
+    ) -> bool:
+        """Whether `inner` can become one more axis of the iteration space."""
+        if inner.results or inner.intent == "serial":
+            return False
+        if any(bound.number not in self.host for bound in (inner.start, inner.stop, inner.step)):
+            return False
+        return not self._dependence([*loops, inner], (*prefix, *inner.body.body))
+
+    def _inner_loops(self, body: tuple[ir.Statement, ...]) -> tuple[ir.Statement, ...]:
+        """Mark the loops inside of a parallel nest that are independent themselves."""
+        return tuple(self._marked(statement) for statement in body)
+
+    def _marked(self, statement: ir.Statement) -> ir.Statement:
+        def region(r: Region) -> Region:
+            return replace(r, body=self._inner_loops(r.body))
+
+        match statement:
+            case ir.For():
+                reason = self._inner_refusal(statement)
+                found = reason or "its iterations are independent too"
+                self._note(statement, False, f"it runs inside of a parallel loop; {found}")
+                return replace(statement, body=region(statement.body), independent=not reason)
+            case ir.While():
+                self._note(statement, False, "a while loop runs in order")
+                return replace(statement, body=region(statement.body))
+            case ir.If():
+                then, otherwise = region(statement.then), region(statement.otherwise)
+                return replace(statement, then=then, otherwise=otherwise)
+            case ir.Switch() | ir.Dispatch():
+                return replace(statement, arms=tuple(region(arm) for arm in statement.arms))
+        return statement
+
+    def _inner_refusal(self, loop: ir.For) -> str:
+        if loop.intent == "serial":
+            return "it is declared tn.serial"
+        if loop.results:
+            return self._carries(loop)
+        if any(isinstance(s, ir.Store) and s.combine for s in ir.statements(loop.body.body)):
+            return "it updates shared elements"
+        return self._dependence([loop], loop.body.body)
+
+    def _carries(self, loop: ir.For) -> str:
+        names = sorted({self.builder.label(value) for value in loop.body.parameters[1:]})
+        return f"{' and '.join(names)} is carried from one iteration to the next"
+
+    # -- values that pass from unit to unit ------------------------------------------------------
+
+    def _passed_values(self, groups: list[_Group]) -> dict[int, tuple[Value, str]]:
+        """Values that one unit computes and another needs, with the scratch array of each."""
+        owners: dict[int, int] = {}
+        for position, group in enumerate(groups):
+            for statement in group.statements:
+                owners.update((value.number, position) for value in statement.results)
+        passed: dict[int, tuple[Value, str]] = {}
+        for position, group in enumerate(groups):
+            for value in _free_values(self._content(group)):
+                if owners.get(value.number, position) != position and value.number not in passed:
+                    passed[value.number] = (value, f"passed{len(passed)}")
+        return passed
+
+    def _content(self, group: _Group) -> tuple[ir.Statement, ...]:
+        return group.nest.body if group.nest else tuple(group.statements)
+
+    # -- units -----------------------------------------------------------------------------------
+
+    def _run(
+        self,
+        group: _Group,
+        number: int | None,
+        arrays: dict[str, tuple[ir.DType, int]],
+        passed: dict[int, tuple[Value, str]],
+    ) -> ir.Run:
+        name = self.name if number is None else f"{self.name}_{number}"
+        with self.builder.nested() as prologue:
+            if group.nest:
+                extents, region = self._space(group.nest)
+            else:
+                extents, region = (), Region((), self._with_passed_stores(group, passed))
+        content = (*prologue, *region.body)
+        needed = [*_free_values(content), *extents]
+        setup = self._setup(needed, region.parameters, prologue, passed)
+        parameters = self._parameters((*setup, *region.body), arrays)
+        unit = ir.Unit(name, parameters, setup, extents, region, self.fast_math)
+        ir.verify(unit)
+        if not group.nest:
+            return ir.Run(unit)
+        return ir.Run(unit, *self._overlap_rules(group.nest, unit))
+
+    def _space(self, nest: _Nest) -> tuple[tuple[Value, ...], Region]:
+        build = self.builder
+        extents, positions = [], []
+        with build.nested() as indices:
+            for loop in nest.loops:
+                index = loop.body.parameters[0]
+                starts_at_0 = self.constants.get(loop.start.number) == 0
+                if starts_at_0 and self.constants.get(loop.step.number) == 1:
+                    positions.append(index)
+                    continue
+                position = build.value(i64)
+                positions.append(position)
+                offset = build.compute("multiply", position, loop.step)
+                build.emit(ir.Compute(index, "add", (loop.start, offset)))
+        for loop in nest.loops:
+            step = self.constants.get(loop.step.number)
+            known = Known(step) if step is not None else Known(0)
+            extents.append(trip_count(build, loop.start, loop.stop, loop.step, known))
+        return tuple(extents), Region(tuple(positions), (*indices, *nest.body))
+
+    def _with_passed_stores(
+        self, group: _Group, passed: dict[int, tuple[Value, str]]
+    ) -> tuple[ir.Statement, ...]:
+        defined = {value.number for s in group.statements for value in s.results}
+        with self.builder.nested() as stores:
+            for number, (value, array) in passed.items():
+                if number in defined:
+                    zero = self.builder.constant(0, i64)
+                    self.builder.emit(ir.Store(array, (zero,), value))
+        return (*group.statements, *stores)
+
+    def _setup(
+        self,
+        needed: list[Value],
+        positions: tuple[Value, ...],
+        prologue: list[ir.Statement],
+        passed: dict[int, tuple[Value, str]],
+    ) -> tuple[ir.Statement, ...]:
+        """The prologue: what the unit needs from outside, then its own `prologue`."""
+        setup: list[ir.Statement] = []
+        done = {value.number for statement in prologue for value in statement.results}
+        done |= {position.number for position in positions}
+
+        def require(value: Value) -> None:
+            if value.number in done:
+                return
+            done.add(value.number)
+            if value.number in passed:
+                with self.builder.reopened(setup):
+                    zero = self.builder.constant(0, i64)
+                    setup.append(ir.Load(value, passed[value.number][1], (zero,)))
+                return
+            definition = self.host[value.number]
+            if definition is not None:
+                for operand in definition.operands:
+                    require(operand)
+                setup.append(definition)
+
+        for value in needed:
+            require(value)
+        return without_dead_code((*setup, *prologue), needed)
+
+    def _parameters(
+        self, content: tuple[ir.Statement, ...], arrays: dict[str, tuple[ir.DType, int]]
+    ) -> tuple[ir.Parameter, ...]:
+        """The parameters that the statements use, in the kernel's order, then scratch arrays."""
+        every = list(ir.statements(content))
+        local = {s.array for s in every if isinstance(s, ir.LocalArray)}
+        read = {s.array for s in every if isinstance(s, ir.Load)}
+        read |= {s.array for s in every if isinstance(s, ir.Store) and s.combine}
+        written = {s.array for s in every if isinstance(s, ir.Store)}
+        measured = {s.array for s in every if isinstance(s, ir.Extent)}
+        used = {value.number for statement in every for value in _uses(statement)}
+        result: list[ir.Parameter] = []
+        for parameter in self.parameters:
+            if isinstance(parameter, ir.ScalarParameter) and parameter.value.number in used:
+                result.append(parameter)
+        for name, (dtype, rank) in arrays.items():
+            if name in (read | written | measured) - local:
+                result.append(
+                    ir.ArrayParameter(name, dtype, rank, name in read, name in written)
+                )
+        order = {parameter.name: n for n, parameter in enumerate(self.parameters)}
+        return tuple(sorted(result, key=lambda p: order.get(p.name, len(order))))
+
+    def _overlap_rules(
+        self, nest: _Nest, unit: ir.Unit
+    ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
+        """Pairs of arrays that must not overlap, and pairs that may be the same memory."""
+        analysis = LoopAnalysis(nest.body)
+        analysis.varying.update(loop.body.parameters[0].number for loop in nest.loops)
+        accessed = list(dict.fromkeys(access.array for access in analysis.accesses))
+        exclusive, elementwise = [], []
+        for position, first in enumerate(accessed):
+            for second in accessed[position + 1 :]:
+                a, b = unit.arrays[first], unit.arrays[second]
+                if not (a.is_written or b.is_written):
+                    continue
+                alike = (a.dtype, a.rank) == (b.dtype, b.rank)
+                if alike and self._may_coincide((first, second), nest, analysis):
+                    elementwise.append((first, second))
+                else:
+                    exclusive.append((first, second))
+        return tuple(exclusive), tuple(elementwise)
+
+    def _may_coincide(
+        self, pair: tuple[str, str], nest: _Nest, analysis: LoopAnalysis
+    ) -> bool:
+        def is_private(a: LoopAnalysis, loop: ir.For) -> bool:
+            stride = self.constants.get(loop.step.number, 1)
+            return a.is_private(pair, loop.body.parameters[0], stride, self.constants)
+
+        if not all(is_private(analysis, loop) for loop in nest.loops):
+            return False
+        for statement in ir.statements(nest.body):
+            if isinstance(statement, ir.For) and statement.independent:
+                inner = LoopAnalysis(statement.body.body)
+                inner.varying.add(statement.body.parameters[0].number)
+                if {access.array for access in inner.accesses} & set(pair) and not is_private(
+                    inner, statement
+                ):
+                    return False
+        return True
+
+
+def _uses(statement: ir.Statement) -> Iterable[Value]:
+    yield from statement.operands
+    for region in statement.regions:
+        yield from region.yields
+
+
+def _free_values(body: tuple[ir.Statement, ...]) -> list[Value]:
+    """Values that the statements use and do not define, in order of first use."""
+    defined: set[int] = set()
+    used: dict[int, Value] = {}
+    for statement in ir.statements(body):
+        defined.update(value.number for value in statement.results)
+        for region in statement.regions:
+            defined.update(value.number for value in region.parameters)
+        for value in _uses(statement):
+            used.setdefault(value.number, value)
+    return [value for number, value in used.items() if number not in defined]
+
+
+def _rewritten(
+    body: tuple[ir.Statement, ...], builder: Builder, arrays: set[str] | None
+) -> tuple[ir.Statement, ...]:
+    """Atomic updates of `arrays` (of all where None) as load, operation and store."""
+    result: list[ir.Statement] = []
+    for statement in body:
+        if isinstance(statement, ir.Store) and statement.combine:
+            if arrays is None or statement.array in arrays:
+                with builder.reopened(result):
+                    old = builder.value(statement.value.dtype)
+                    builder.emit(ir.Load(old, statement.array, statement.indices, statement.line))
+                    new = _combined(builder, statement.combine, old, statement.value)
+                    builder.emit(replace(statement, value=new, combine=None))
+                continue
+        result.append(_with_regions(statement, builder, arrays))
+    return tuple(result)
+
+
+def _combined(builder: Builder, operation: str, old: Value, value: Value) -> Value:
+    if old.dtype.is_bool and operation in ("add", "multiply"):
+        operation = "bit_or" if operation == "add" else "bit_and"
+    return builder.compute(operation, old, value)
+
+
+def _with_regions(
+    statement: ir.Statement, builder: Builder, arrays: set[str] | None
+) -> ir.Statement:
+    def region(r: Region) -> Region:
+        return replace(r, body=_rewritten(r.body, builder, arrays))
+
+    match statement:
+        case ir.For():
+            return replace(statement, body=region(statement.body))
+        case ir.While():
+            return replace(statement, body=region(statement.body))
+        case ir.If():
+            then, otherwise = region(statement.then), region(statement.otherwise)
+            return replace(statement, then=then, otherwise=otherwise)
+        case ir.Switch() | ir.Dispatch():
+            return replace(statement, arms=tuple(region(arm) for arm in statement.arms))
+    return statement
+
+
+def _plain_updates(statement: ir.Statement, builder: Builder) -> ir.Statement:
+    """In a statement that runs in order no update needs to be atomic."""
+    return _with_regions(statement, builder, None)
+
+
+def _private_updates(
+    plan: ArrayPlan, loops: list[ir.For], body: tuple[ir.Statement, ...]
+) -> tuple[ir.Statement, ...]:
+    """In a parallel nest an update of an element of one iteration need not be atomic."""
+    analysis = LoopAnalysis(body)
+    analysis.varying.update(loop.body.parameters[0].number for loop in loops)
+    private = {
+        array
+        for array in analysis.stored
+        if all(
+            analysis.is_private(
+                (array,),
+                loop.body.parameters[0],
+                plan.constants.get(loop.step.number, 1),
+                plan.constants,
+            )
+            for loop in loops
+        )
+    }
+    return _rewritten(body, plan.builder, private)

@@ -1,0 +1,107 @@
+"""The source of a Python function as a syntax tree, and locations in it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import KernelError, SourceLocation
+
+
+@dataclass(frozen=True)
+class FunctionSource:
+    """A parsed function definition.
+
+    Attributes
+    ----------
+    function : callable
+        The Python function; it is never run.
+    tree : ast.FunctionDef
+        Its definition, with the file's line numbers.
+    file : str
+        File name as Python knows it.
+    lines : tuple of str
+        The lines of the definition, and the number of the first one in `first_line`.
+    """
+
+    function: Callable[..., Any]
+    tree: ast.FunctionDef
+    file: str
+    lines: tuple[str, ...]
+    first_line: int
+
+    def location(self, node: ast.AST) -> SourceLocation:
+        """Where `node` stands; columns count characters from 1."""
+        line = getattr(node, "lineno", self.first_line)
+        text = self.lines[line - self.first_line].rstrip("\n")
+        # The syntax tree counts bytes of UTF-8.
+        offset = getattr(node, "col_offset", 0)
+        column = len(text.encode()[:offset].decode(errors="replace")) + 1
+        return SourceLocation(self.file, line, column, text)
+
+    def line_location(self, line: int) -> SourceLocation:
+        """The first character of a line."""
+        text = self.lines[line - self.first_line].rstrip("\n")
+        return SourceLocation(self.file, line, len(text) - len(text.lstrip()) + 1, text)
+
+    def error(self, message: str, node: ast.AST) -> KernelError:
+        """A `KernelError` that points at `node`."""
+        return KernelError(message, self.location(node))
+
+
+def read_lines(function: Callable[..., Any]) -> list[str]:
+    """The lines of the file in which `function` was written, as they are now.
+
+    Taken when a function is decorated, so that later edits of the file cannot change what a running
+    program compiles.
+
+    Raises
+    ------
+    KernelError
+        Where `function` is no plain Python function, or its source is not available.
+    """
+    if not inspect.isfunction(function):
+        raise KernelError(f"{function!r} is not a Python function written with def")
+    if function.__name__ == "<lambda>":
+        raise KernelError("a lambda cannot be compiled; write the function with def")
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise KernelError(f"{function.__name__} is a coroutine or generator; write a plain function")
+    file = function.__code__.co_filename
+    linecache.checkcache(file)
+    lines = linecache.getlines(file, function.__globals__)
+    if len(lines) < function.__code__.co_firstlineno:
+        raise KernelError(
+            f"the source of {function.__name__} is not available ({file}); turnout compiles from "
+            "source: define the function in a file or a notebook, or register its text in "
+            "linecache.cache before exec"
+        )
+    return lines
+
+
+def parse_function(function: Callable[..., Any], lines: list[str]) -> FunctionSource:
+    """Parse the definition of `function` out of the lines of its file."""
+    code = function.__code__
+    first_line = code.co_firstlineno
+    block = inspect.getblock(lines[first_line - 1 :])
+    text = "".join(block)
+    is_indented = block[0][:1].isspace()
+    try:
+        module = ast.parse(f"if True:\n{text}" if is_indented else text)
+    except SyntaxError as error:
+        raise KernelError(
+            f"the source of {function.__name__} in {code.co_filename} does not parse ({error.msg}); "
+            "has the file changed since it was imported?"
+        ) from None
+    body = module.body[0].body if is_indented else module.body  # type: ignore[attr-defined]
+    tree = body[0]
+    if not isinstance(tree, ast.FunctionDef) or tree.name != code.co_name:
+        raise KernelError(
+            f"line {first_line} of {code.co_filename} does not define {code.co_name}; "
+            "has the file changed since it was imported?"
+        )
+    ast.increment_lineno(module, first_line - (2 if is_indented else 1))
+    return FunctionSource(function, tree, code.co_filename, tuple(block), first_line)

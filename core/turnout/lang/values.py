@@ -1,0 +1,159 @@
+"""What an expression of a kernel is while it is compiled, and the types it takes.
+
+The rule for types is NumPy's (NEP 50): Python numbers are *weak* and take the type of what they
+meet. Literals, lengths, range variables, Python numbers given for a `Param`, and whatever is
+computed from these alone are weak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from .. import ir
+from ..ir import DType, bool_, f64, i64
+
+Weak = Literal["int", "float"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A compile-time constant: a number, string, type, function, module, enum, tuple or None."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Number:
+    """A run-time scalar; `weak` is set where it is a Python int or float in NumPy's eyes."""
+
+    value: ir.Value
+    weak: Weak | None = None
+
+
+@dataclass(frozen=True)
+class VectorValue:
+    """A vector of run-time scalars or known numbers."""
+
+    items: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True)
+class ArrayValue:
+    """An array, or the part of one that is left after its first axes were indexed."""
+
+    name: str
+    dtype: DType
+    extents: tuple[Number | Known, ...]
+    prefix: tuple[ir.Value, ...] = ()
+    is_writable: bool = True
+
+    @property
+    def rank(self) -> int:
+        return len(self.extents) - len(self.prefix)
+
+
+@dataclass(frozen=True)
+class RangeValue:
+    """``range(...)`` as the iterable of a loop; `intent` is "serial" or "parallel" where wrapped."""
+
+    bounds: tuple[Scalar, ...]
+    intent: str = ""
+
+
+@dataclass(frozen=True)
+class Undefined:
+    """A local that may have no value here, and why."""
+
+    reason: str
+
+
+Scalar = Known | Number
+Operand = Known | Number | VectorValue | ArrayValue | RangeValue | Undefined
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a compile-time number."""
+    return isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating)
+
+
+def known_dtype(value: Any) -> DType | Weak:
+    """The type of a compile-time number: strong for NumPy scalars and bool, else weak."""
+    if isinstance(value, bool | np.bool_):
+        return bool_
+    if isinstance(value, np.generic):
+        dtype = ir.from_numpy(value.dtype)
+        if dtype is None:
+            raise TypeError(f"{value!r} has the type {value.dtype}, which kernels do not have")
+        return dtype
+    return "int" if isinstance(value, int) else "float"
+
+
+def type_of(value: Scalar) -> DType | Weak:
+    """The strong type of a scalar, or "int" / "float" where it is weak."""
+    if isinstance(value, Known):
+        return known_dtype(value.value)
+    return value.weak or value.value.dtype
+
+
+def result_type(types: Iterable[DType | Weak]) -> DType | Weak:
+    """``np.result_type`` with weak Python numbers."""
+    strong: DType | None = None
+    weak: Weak | None = None
+    for item in types:
+        if isinstance(item, DType):
+            strong = item if strong is None else ir.promote(strong, item)
+        else:
+            weak = "float" if "float" in (item, weak) else "int"
+    if strong is None:
+        assert weak is not None
+        return weak
+    if weak is None or strong.is_float:
+        return strong
+    if weak == "float":
+        return f64
+    return i64 if strong.is_bool else strong
+
+
+def strong(dtype: DType | Weak) -> DType:
+    """The type in which a value is held: weak ints are int64, weak floats float64."""
+    if isinstance(dtype, DType):
+        return dtype
+    return i64 if dtype == "int" else f64
+
+
+def weakness(dtype: DType | Weak) -> Weak | None:
+    """The `weak` of a `Number` of this type."""
+    return None if isinstance(dtype, DType) else dtype
+
+
+def describe(dtype: DType | Weak) -> str:
+    """A type in words, for messages."""
+    return dtype.name if isinstance(dtype, DType) else f"a Python {dtype}"
+
+
+def describe_operand(value: Operand) -> str:
+    """An operand in words, for messages."""
+    match value:
+        case Known(constant):
+            if is_number(constant):
+                return f"the number {constant!r}"
+            return f"{type(constant).__name__} {constant!r}"
+        case Number():
+            return f"a scalar of type {describe(type_of(value))}"
+        case VectorValue(items):
+            return f"a vector of width {len(items)}"
+        case ArrayValue():
+            return f"the array {value.name!r} ({value.rank} axes left to index)"
+        case RangeValue():
+            return "a range"
+        case Undefined(reason):
+            return f"undefined ({reason})"
+
+
+def fits(value: Any, dtype: DType) -> bool:
+    """Whether a known Python int is in the range of an integer type."""
+    return dtype.minimum <= value <= dtype.maximum

@@ -1,0 +1,150 @@
+"""Lowerings of dispatches: a unit with `Dispatch` statements becomes one without.
+
+A dispatch evaluates arm ``clamp(selector, 0, K - 1)``. ``"switch"`` branches to that arm.
+``"predicated"`` evaluates every arm and selects, which suits vectors and short arms; only what must
+not run for other classes (memory accesses, loops) stays under a condition. The results are the same
+bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import groupby
+
+from . import ir
+from .errors import KernelError
+from .ir.transform import fresh_values, rename, with_regions
+
+POLICIES = ("switch", "predicated", "segmented", "auto")
+"""Every policy that a dispatch can declare."""
+
+
+def dispatch_groups(unit: ir.Unit) -> list[ir.Dispatch]:
+    """List the dispatches of a unit in source order, an outer one before those in its arms."""
+    return [s for s in ir.statements(unit.body.body) if isinstance(s, ir.Dispatch)]
+
+
+def lower_dispatches(unit: ir.Unit, choose: Callable[[ir.Dispatch], str] | None = None) -> ir.Unit:
+    """Replace every dispatch of a unit by statements that backends know.
+
+    Parameters
+    ----------
+    unit : Unit
+        Unit with any number of dispatches, nested ones included.
+    choose : callable, optional
+        Policy of each dispatch; what the dispatch declares when not given. ``"auto"`` is lowered as
+        ``"switch"``.
+
+    Returns
+    -------
+    Unit
+        The same computation without `Dispatch` statements; a unit that has none comes back as it
+        is.
+
+    Raises
+    ------
+    KernelError
+        If a policy is unknown, or ``"segmented"``, which takes more than one unit.
+    """
+    if not dispatch_groups(unit):
+        return unit
+    lowering = _Lowering(unit, choose or (lambda dispatch: dispatch.policy))
+    return replace(unit, body=lowering.region(unit.body))
+
+
+class _Lowering:
+    def __init__(self, unit: ir.Unit, choose: Callable[[ir.Dispatch], str]) -> None:
+        self.unit = unit
+        self.choose = choose
+        self.fresh = fresh_values(unit)
+
+    def policy(self, dispatch: ir.Dispatch) -> str:
+        policy = self.choose(dispatch)
+        where = f"kernel {self.unit.name!r}, dispatch {dispatch.name!r}"
+        if policy not in POLICIES:
+            allowed = ", ".join(map(repr, POLICIES))
+            raise KernelError(f"{where}: unknown policy {policy!r}; the policies are {allowed}")
+        if policy == "segmented":
+            raise KernelError(
+                f"{where}: policy 'segmented' is not available yet; "
+                "use 'switch', 'predicated' or 'auto'"
+            )
+        return policy
+
+    def region(self, region: ir.Region) -> ir.Region:
+        body = [lowered for statement in region.body for lowered in self.statement(statement)]
+        return replace(region, body=tuple(body))
+
+    def statement(self, statement: ir.Statement) -> Iterator[ir.Statement]:
+        policy = self.policy(statement) if isinstance(statement, ir.Dispatch) else ""
+        lowered = with_regions(statement, [self.region(region) for region in statement.regions])
+        if not isinstance(lowered, ir.Dispatch):
+            yield lowered
+        elif policy == "predicated" and len(lowered.arms) > 1:
+            yield from self.predicated(lowered)
+        else:
+            yield ir.Switch(lowered.results, lowered.selector, lowered.arms)
+
+    def predicated(self, dispatch: ir.Dispatch) -> Iterator[ir.Statement]:
+        """Evaluate the arms one after the other, then choose with a chain of selects."""
+        selector = dispatch.selector
+        # A narrow selector cannot reach the arms beyond its largest value.
+        arms = dispatch.arms[: selector.dtype.maximum + 1]
+        last = len(arms) - 1
+        is_class = []
+        for number, arm in enumerate(arms):
+            relation = {0: "less_equal", last: "greater_equal"}.get(number, "equal")
+            limit, condition = self.fresh(selector.dtype), self.fresh(ir.bool_)
+            yield ir.Constant(limit, number)
+            yield ir.Compute(condition, relation, (selector, limit))
+            is_class.append(condition)
+            yield from self.speculated(arm.body, condition)
+
+        chosen = arms[last].yields
+        for number in reversed(range(last)):
+            results = (
+                dispatch.results
+                if number == 0
+                else tuple(self.fresh(value.dtype) for value in chosen)
+            )
+            for result, taken, otherwise in zip(results, arms[number].yields, chosen, strict=True):
+                yield ir.Compute(result, "select", (is_class[number], taken, otherwise))
+            chosen = results
+
+    def speculated(
+        self, body: Iterable[ir.Statement], condition: ir.Value
+    ) -> Iterator[ir.Statement]:
+        """Run an arm for every class, its unsafe statements only where `condition` holds."""
+        for is_safe, group in groupby(body, _may_speculate):
+            if is_safe:
+                yield from group
+            else:
+                yield self.guarded(tuple(group), condition)
+
+    def guarded(self, body: tuple[ir.Statement, ...], condition: ir.Value) -> ir.If:
+        """Run statements where `condition` holds; elsewhere their results are zeros."""
+        results = tuple(result for statement in body for result in statement.results)
+        inner = {result: self.fresh(result.dtype) for result in results}
+        zeros = tuple(ir.Constant(self.fresh(r.dtype), _zero(r.dtype)) for r in results)
+        return ir.If(
+            results,
+            condition,
+            ir.Region((), rename(body, inner), tuple(inner.values())),
+            ir.Region((), zeros, tuple(zero.result for zero in zeros)),
+        )
+
+
+def _may_speculate(statement: ir.Statement) -> bool:
+    """Whether a statement may run where its result is not wanted.
+
+    Not memory accesses, whose index may be in range for one class only, and not loops, which may
+    run long or for ever on values of another class.
+    """
+    if isinstance(statement, ir.If | ir.Switch):
+        return all(_may_speculate(inner) for r in statement.regions for inner in r.body)
+    return ir.is_pure(statement) or isinstance(statement, ir.LocalArray)
+
+
+def _zero(dtype: ir.DType) -> int | float | bool:
+    return False if dtype.is_bool else 0.0 if dtype.is_float else 0

@@ -1,0 +1,81 @@
+"""The one module that authors of backends and implementations import.
+
+A backend is a module that answers at least three hooks (`turnout.hooks` documents all seven: who
+calls them, when, what they return). This one has a single device and runs units that only fill
+arrays with a scalar, which is enough to see all the parts:
+
+    from turnout.plugin import Binary, CompileError, Device, Target, hookimpl, ir
+
+    TARGET = Target(backend="filler", arch="numpy", features=frozenset({"f64"}))
+
+    @hookimpl
+    def turnout_devices():
+        return [Device(index=0, label="fills arrays", target=TARGET)]
+
+    @hookimpl
+    def turnout_compile(unit):                # an implementation takes the arguments it needs
+        match *unit.parameters, *unit.body.body:
+            case ir.ArrayParameter(rank=1), ir.ScalarParameter(_, given), ir.Store(_, at, stored):
+                if stored == given and at == unit.body.parameters:
+                    return Binary(entry=unit.name, kind="fill", payload=b"")
+        raise CompileError("filler", f"unit {unit.name} does more than fill an array")
+
+    @hookimpl
+    def turnout_launch(binary, device, unit):
+        return Fill()
+
+    class Fill:
+        direct = None
+
+        def __call__(self, args, size):
+            array, value = args
+            array[:size] = value
+
+Its distribution names the module in its ``pyproject.toml``, and nothing else is needed:
+
+    [project.entry-points."turnout.backends"]
+    filler = "turnout_filler"
+
+``turnout doctor`` then lists the backend, ``turnout check filler`` runs the conformance suite on
+it. The guide is ``docs/write_a_backend.md``.
+"""
+
+from __future__ import annotations
+
+from . import ir
+from .errors import BackendError, CallError, CompileError, Unavailable
+from .hooks import (
+    Binary,
+    Device,
+    IndexViolation,
+    Launcher,
+    Memory,
+    Options,
+    Sync,
+    Target,
+    Timer,
+    hookimpl,
+)
+from .ir import OPERATIONS, Operation, format_unit, statements
+
+__all__ = [
+    "OPERATIONS",
+    "BackendError",
+    "Binary",
+    "CallError",
+    "CompileError",
+    "Device",
+    "IndexViolation",
+    "Launcher",
+    "Memory",
+    "Operation",
+    "Options",
+    "Sync",
+    "Target",
+    "Timer",
+    "Unavailable",
+    "format_unit",
+    "hookimpl",
+    "ir",
+    "statements",
+]

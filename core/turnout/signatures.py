@@ -1,0 +1,227 @@
+"""The parameters of an operation: who fits them, and the call path that is generated from them.
+
+A call path written as ``def call(*args, **kwargs)`` would cost more than everything else in a
+decided call, and could not tell ``f(a, b)`` from ``f(b=b, a=a)``. So :func:`generate_call` writes
+one with the prototype's own parameters.
+"""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from inspect import Parameter
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import KernelError
+from turnout.geometry import describe
+from turnout.tuning import Clock, Decided, TrialPlan
+
+_PREFIX = "_turnout_"
+
+# How a parameter is handed on to an implementation, and what that may declare it as.
+_FORWARD = {
+    Parameter.POSITIONAL_ONLY: "{0}",
+    Parameter.POSITIONAL_OR_KEYWORD: "{0}",
+    Parameter.VAR_POSITIONAL: "*{0}",
+    Parameter.KEYWORD_ONLY: "{0}={0}",
+    Parameter.VAR_KEYWORD: "**{0}",
+}
+_POSITIONAL = {
+    Parameter.POSITIONAL_ONLY,
+    Parameter.POSITIONAL_OR_KEYWORD,
+    Parameter.VAR_POSITIONAL,
+}
+_FITTING_KINDS: dict[Any, set[Any]] = {
+    Parameter.POSITIONAL_ONLY: {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD},
+    Parameter.POSITIONAL_OR_KEYWORD: {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD},
+    Parameter.VAR_POSITIONAL: {Parameter.VAR_POSITIONAL},
+    Parameter.KEYWORD_ONLY: {Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD},
+    Parameter.VAR_KEYWORD: {Parameter.VAR_KEYWORD},
+}
+
+
+def check_parameters(
+    where: str, function: Callable[..., Any], prototype: inspect.Signature
+) -> None:
+    """Raise a KernelError unless `function` has the parameters of `prototype`.
+
+    Annotations and defaults may differ: every argument is always passed.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        raise KernelError(
+            f"{where} does not tell its parameters: wrap it in a plain function"
+        ) from None
+    expected = prototype.parameters
+    if list(parameters) != list(expected):
+        raise KernelError(
+            f"{where} has the parameters {list(parameters)}, the prototype has {list(expected)}: "
+            "give it the same names in the same order"
+        )
+    for name, parameter in parameters.items():
+        if parameter.kind not in _FITTING_KINDS[expected[name].kind]:
+            raise KernelError(
+                f"{where} declares {name!r} as {parameter.kind.description}, the prototype as "
+                f"{expected[name].kind.description}: declare it as the prototype does"
+            )
+
+
+def check_accepts_arguments(where: str, helper: object, prototype: inspect.Signature) -> None:
+    """Raise a KernelError unless `helper` can be called with the arguments of `prototype`."""
+    names = list(prototype.parameters)
+    if not callable(helper):
+        raise KernelError(
+            f"{where}={helper!r} is not callable: give a function of the arguments {names}"
+        )
+    parameters = prototype.parameters.values()
+    positional = [p.name for p in parameters if _FORWARD[p.kind] == "{0}"]
+    keywords = {p.name: p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
+    try:
+        inspect.signature(helper).bind(*positional, **keywords)
+    except TypeError as error:
+        raise KernelError(
+            f"{where} cannot be called with the operation's arguments {names}: {error}"
+        ) from None
+    except ValueError:
+        return  # a builtin that does not tell its parameters
+
+
+def is_accepted(name: str, answer: object) -> bool:
+    """Read the answer of an implementation's ``is_compatible``; a string means a refusal."""
+    if isinstance(answer, (bool, np.bool_)):
+        return bool(answer)
+    if isinstance(answer, str):
+        return False
+    raise KernelError(
+        f"is_compatible of the implementation {name!r} returned {reprlib.repr(answer)} of type "
+        f"{type(answer).__name__}: it must return True, False, or a string that says why not"
+    )
+
+
+def generate_call(
+    prototype: inspect.Signature,
+    get_geometry: Callable[..., Hashable],
+    checks: Mapping[str, Callable[..., object]],
+    decided: Mapping[Hashable, Decided[Any]],
+    plan: TrialPlan,
+    clock: Clock,
+    call_undecided: Callable[[Hashable, list[Any], dict[str, Any]], Any],
+) -> Callable[..., Any]:
+    """Generate the function that is called when the operation is called.
+
+    For the prototype ``(a, n=1)``, one implementation that has ``is_compatible``, and a plan that
+    repeats by time, it reads (its own names have a prefix, which leaves all others to parameters)::
+
+        def call(a, n=None):
+            geometry = get_geometry(a, n)
+            answer_0 = is_compatible_0(a, n)
+            if answer_0 is not True and answer_0 is not False:
+                answer_0 = is_accepted(name_0, answer_0)
+            try:
+                decided = decided_for((geometry, answer_0))
+            except TypeError:
+                decided = None
+            if decided is not None and clock() < decided.expires:
+                return decided.function(a, n)
+            return call_undecided(geometry, [a, n], dict())
+
+    Parameters
+    ----------
+    prototype : inspect.Signature
+        Parameters and defaults of the operation.
+    get_geometry : callable
+        Called with all arguments. A geometry that cannot be hashed is left to `call_undecided`.
+    checks : mapping of str to callable
+        The ``is_compatible`` of each implementation that has one, in order of registration.
+    decided : mapping
+        :attr:`Tuner.decided`, with ``(geometry, *answers)`` as its keys, or the bare geometry
+        when there are no checks.
+    plan, clock
+        Say when a decision expires.
+    call_undecided : callable
+        Called with geometry, positional and keyword arguments when no decision holds.
+
+    Returns
+    -------
+    function
+    """
+    parameters = list(prototype.parameters.values())
+    positional = [_FORWARD[p.kind].format(p.name) for p in parameters if p.kind in _POSITIONAL]
+    keywords = [_FORWARD[p.kind].format(p.name) for p in parameters if p.kind not in _POSITIONAL]
+    arguments = ", ".join(positional + keywords)
+    names: dict[str, Any] = {
+        "get_geometry": get_geometry,
+        "is_accepted": is_accepted,
+        "decided_for": decided.get,
+        "clock": clock,
+        "next": next,
+        "dict": dict,
+        "call_undecided": call_undecided,
+    }
+    lines = [f"def $call{_declaration(parameters)}:", f"    $geometry = $get_geometry({arguments})"]
+    key = "$geometry"
+    for number, (name, is_compatible) in enumerate(checks.items()):
+        names |= {f"is_compatible_{number}": is_compatible, f"name_{number}": name}
+        answer = f"$answer_{number}"
+        key += f", {answer}"
+        lines += [
+            f"    {answer} = $is_compatible_{number}({arguments})",
+            f"    if {answer} is not True and {answer} is not False:",
+            f"        {answer} = $is_accepted($name_{number}, {answer})",
+        ]
+    holds = "$decided is not None"
+    if plan.repeat_after_seconds:
+        holds += " and $clock() < $decided.expires"
+    if plan.repeat_after_count:
+        holds += " and $next($decided.calls, None) is not None"
+    lines += [
+        "    try:",
+        f"        $decided = $decided_for({f'({key})' if checks else key})",
+        "    except TypeError:",
+        "        $decided = None",
+        f"    if {holds}:",
+        f"        return $decided.function({arguments})",
+        f"    return $call_undecided($geometry, [{', '.join(positional)}], "
+        f"$dict({', '.join(keywords)}))",
+    ]
+    call = _execute("\n".join(lines), "call", names)
+    defaults = [p for p in parameters if p.default is not Parameter.empty]
+    call.__defaults__ = tuple(p.default for p in defaults if p.kind in _POSITIONAL)
+    call.__kwdefaults__ = {p.name: p.default for p in defaults if p.kind not in _POSITIONAL}
+    return call
+
+
+def generate_geometry(prototype: inspect.Signature) -> Callable[..., Hashable]:
+    """Generate the default ``get_geometry_hash``.
+
+    For the prototype ``(a, n=1)`` it returns ``(describe(a), describe(n))``.
+    """
+    parameters = list(prototype.parameters.values())
+    described = " ".join(f"$describe({p.name})," for p in parameters)
+    source = f"def $geometry{_declaration(parameters)}: return ({described})"
+    return _execute(source, "geometry", {"describe": describe})
+
+
+def _execute(source: str, function: str, names: Mapping[str, Any]) -> FunctionType:
+    """Run source text whose names start with "$" and return the function that it defines."""
+    namespace = {_PREFIX + name: value for name, value in names.items()}
+    code = compile(source.replace("$", _PREFIX), "<generated by turnout.signatures>", "exec")
+    exec(code, namespace)
+    defined: FunctionType = namespace[_PREFIX + function]
+    return defined
+
+
+def _declaration(parameters: Sequence[Parameter]) -> str:
+    """Return the parameters as source text, with None for each default."""
+    bare = [
+        p.replace(annotation=Parameter.empty)
+        if p.default is Parameter.empty
+        else p.replace(annotation=Parameter.empty, default=None)
+        for p in parameters
+    ]
+    return str(inspect.Signature(bare))

@@ -1,0 +1,105 @@
+"""Whether a loop whose iterations are independent may be declared parallel to LLVM.
+
+Positions of the iteration space, and iterations of an ``independent`` loop, may run in any order.
+So LLVM need not look for dependences between them, and nothing has to be proven about aliasing:
+``llvm.loop.parallel_accesses`` says so. But for such a loop LLVM keeps no record of dependences
+*inside* one iteration either, and when it combines accesses of a constant stride of two elements or
+more (``a[2 * i]`` with ``a[2 * i + 1]``) it moves loads up to the first and stores down to the last
+of them, past accesses that stand between. Where that could change what one iteration sees, the loop
+is not declared parallel; LLVM then vectorises it with run-time checks of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from turnout.plugin import ir, statements
+
+
+def may_declare_parallel(body: ir.Region, arrays: Collection[str]) -> bool:
+    """Whether ``llvm.loop.parallel_accesses`` keeps the meaning of a loop.
+
+    Parameters
+    ----------
+    body : ir.Region
+        The body of loops whose iterations are independent; its parameters count them.
+    arrays : collection of str
+        Names of the array parameters; local arrays are never declared.
+    """
+    if has_atomic_updates(body):
+        return False
+    stored = movable_store = False
+    for access in _Indices(body, arrays).accesses(body):
+        if movable_store or (access.is_movable and stored and not access.is_store):
+            return False
+        stored = stored or access.is_store
+        movable_store = access.is_store and access.is_movable
+    return True
+
+
+def has_atomic_updates(body: ir.Region) -> bool:
+    """Whether iterations update elements that they share."""
+    return any(
+        isinstance(statement, ir.Store) and statement.combine is not None
+        for statement in statements(body.body)
+    )
+
+
+@dataclass(frozen=True)
+class _Access:
+    is_store: bool
+    is_movable: bool
+
+
+class _Indices:
+    """Knows how values change from one iteration to the next."""
+
+    def __init__(self, body: ir.Region, arrays: Collection[str]) -> None:
+        self.arrays = arrays
+        # Numbers of the values that change; those in `advancing` do so by one.
+        self.advancing = {value.number for value in body.parameters}
+        self.varying = set(self.advancing)
+
+    def accesses(self, region: ir.Region) -> Iterator[_Access]:
+        """The accesses to arrays in the order of the text, those of inner loops twice."""
+        for statement in region.body:
+            match statement:
+                case ir.Load(_, array, indices) | ir.Store(array, indices) if array in self.arrays:
+                    is_store = isinstance(statement, ir.Store)
+                    yield _Access(is_store, self.has_constant_stride(indices))
+            self.learn(statement)
+            rounds = 2 if isinstance(statement, ir.For | ir.While) else 1
+            for inner in statement.regions * rounds:
+                yield from self.accesses(inner)
+
+    def has_constant_stride(self, indices: tuple[ir.Value, ...]) -> bool:
+        """Whether LLVM might find a constant stride of several elements."""
+        # The strides of all axes but the last one are known at run time only.
+        last = {index.number for index in indices[-1:]}
+        return self.changes(last) and not last <= self.advancing
+
+    def changes(self, numbers: Iterable[int]) -> bool:
+        return not self.varying.isdisjoint(numbers)
+
+    def learn(self, statement: ir.Statement) -> None:
+        """Note which of the values that `statement` defines change, and how."""
+        operands = {operand.number for operand in statement.operands}
+        results = {result.number for result in statement.results}
+        match statement:
+            case ir.Constant() | ir.Compute() | ir.Cast() | ir.Extent():
+                if not self.changes(operands):
+                    return
+                varying = operands & self.varying
+                shifts = getattr(statement, "operation", "") in ("add", "subtract")
+                if shifts and len(varying) < len(operands) and varying <= self.advancing:
+                    self.advancing |= results
+            case ir.For(start=start, stop=stop, step=step):
+                index, *carried = statement.body.parameters
+                results |= {value.number for value in carried}
+                if self.changes({start.number, stop.number, step.number}):
+                    results.add(index.number)
+            case _:
+                for region in statement.regions:
+                    results |= {value.number for value in region.parameters}
+        self.varying |= results

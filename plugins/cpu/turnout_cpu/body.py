@@ -1,0 +1,498 @@
+"""The function that runs the positions of a unit: loops over the iteration space, then statements.
+
+Every SSA value of the unit becomes the name of an LLVM value, regions become basic blocks, and what
+regions yield becomes phi nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from turnout.plugin import CompileError, Options, ir
+
+from . import mathematics, vector_math
+from .accesses import may_declare_parallel
+from .operations import SPELLINGS, cast
+from .text import FAST_MATH_FLAGS, FunctionText, ModuleText, literal, storage_type_of, type_of
+
+LOOP_TAG = "turnout.loop"
+"""Metadata by which `turnout_cpu.report` finds a loop again; its value is the source line."""
+
+SPACE_TAG = "space"
+"""Instead of a line: the innermost loop over the iteration space."""
+
+SLOT_BYTES = 8
+
+SIGNATURE = "(ptr noalias readonly %args, i64 %begin, i64 %end) nounwind"
+"""Of the entry point and of both bodies; nothing else refers to the slots."""
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What the target offers to vector code.
+
+    Attributes
+    ----------
+    isa : {"e", "d", "b"} or None
+        Instruction set of the vector math library, None where there is none.
+    bits : int
+        Preferred width of vectors.
+    """
+
+    isa: vector_math.Isa | None
+    bits: int
+
+
+def slots(unit: ir.Unit) -> dict[str, int]:
+    """Number of the first slot of each parameter; ``""`` is the slot of the violation record."""
+    first: dict[str, int] = {}
+    number = 0
+    for parameter in unit.parameters:
+        first[parameter.name] = number
+        number += 1 + 2 * parameter.rank if isinstance(parameter, ir.ArrayParameter) else 1
+    first[""] = number
+    return first
+
+
+def load_slot(function: FunctionText, number: int, wanted: str) -> str:
+    """Read one slot of the arguments."""
+    pointer = function.value(f"getelementptr i8, ptr %args, i64 {number * SLOT_BYTES}")
+    return function.value(f"load {wanted}, ptr {pointer}, align {SLOT_BYTES}")
+
+
+@dataclass(frozen=True)
+class _Array:
+    """An array parameter or local array: where it is and how it is laid out."""
+
+    dtype: ir.DType
+    pointer: str
+    extents: tuple[str, ...]
+    strides: tuple[str, ...]
+    """Bytes per step on each axis."""
+    has_dense_rows: bool
+    is_local: bool = False
+
+
+class Body:
+    """One function that runs the positions of a unit."""
+
+    def __init__(
+        self,
+        unit: ir.Unit,
+        module: ModuleText,
+        vectors: Vectors,
+        options: Options,
+        name: str,
+        *,
+        is_reported: bool,
+    ) -> None:
+        self.unit = unit
+        self.vectors = vectors
+        self.options = options
+        self.name = name
+        self.is_reported = is_reported
+        self.function = FunctionText(module, FAST_MATH_FLAGS if unit.fast_math else "")
+        # Metadata of loads and stores: which of the surrounding loops are declared parallel.
+        self.access_groups: tuple[str, ...] = ()
+        self.slots = slots(unit)
+        self.names: dict[int, str] = {}
+        self.constants: dict[int, int | float | bool] = {}
+        self.arrays: dict[str, _Array] = {}
+        self.allocations: list[str] = []
+        self.sites = 0
+
+    def text(self) -> str:
+        for parameter in self.unit.parameters:
+            self.parameter(parameter)
+        self.statements(self.unit.prologue)
+        with self.independent(self.unit.body if self.unit.extents else None) as properties:
+            self.space(self.unit.extents, self.unit.body.parameters, properties)
+        self.function.write("ret i64 0")
+        header = (
+            f"define internal i64 @{self.name}{SIGNATURE} "
+            f'"prefer-vector-width"="{self.vectors.bits}" {{'
+        )
+        return "\n".join([header, "entry:", *self.allocations, *self.function.lines, "}"])
+
+    def parameter(self, parameter: ir.Parameter) -> None:
+        first = self.slots[parameter.name]
+        if isinstance(parameter, ir.ScalarParameter):
+            stored = load_slot(self.function, first, storage_type_of(parameter.dtype))
+            self.names[parameter.value.number] = self.from_storage(parameter.dtype, stored)
+            return
+        rank = parameter.rank
+        pointer = load_slot(self.function, first, "ptr")
+        extents = [load_slot(self.function, first + 1 + k, "i64") for k in range(rank)]
+        strides = [load_slot(self.function, first + 1 + rank + k, "i64") for k in range(rank)]
+        self.arrays[parameter.name] = _Array(
+            parameter.dtype,
+            pointer,
+            tuple(extents),
+            tuple(strides),
+            has_dense_rows=rank > 0 and self.name.endswith(".rows"),
+        )
+
+    # The iteration space
+
+    def space(
+        self, extents: Sequence[ir.Value], positions: Sequence[ir.Value], properties: Sequence[str]
+    ) -> None:
+        """Loops over the remaining axes of the iteration space, the body inside."""
+        if not extents:
+            self.statements(self.unit.body.body)
+            return
+        first, stop = "0", self.names[extents[0].number]
+        if len(extents) == len(self.unit.extents):
+            first = self.function.value("call i64 @llvm.smax.i64(i64 %begin, i64 0)")
+            stop = self.function.value(f"call i64 @llvm.smin.i64(i64 %end, i64 {stop})")
+
+        def body(position: str) -> list[str]:
+            self.names[positions[0].number] = position
+            self.space(extents[1:], positions[1:], properties)
+            return []
+
+        is_innermost = len(extents) == 1
+        loop = self.loop(SPACE_TAG if is_innermost else "", properties)
+        self.upward_loop(first, stop, [], body, loop)
+
+    @contextmanager
+    def independent(self, body: ir.Region | None) -> Iterator[list[str]]:
+        """Declare the loops around `body` parallel where that is safe; None stands for no loop.
+
+        Gives the properties of these loops; what is written inside of the `with` is their body.
+        """
+        if body is None or self.options.debug or not may_declare_parallel(body, self.unit.arrays):
+            yield []
+            return
+        outer = self.access_groups
+        group = self.function.module.metadata("distinct !{}")
+        self.access_groups = (*outer, group)
+        yield [f'!{{!"llvm.loop.parallel_accesses", {group}}}']
+        self.access_groups = outer
+
+    def loop(self, tag: str, properties: Sequence[str] = ()) -> str:
+        """Metadata of a loop; LLVM keeps entries it does not know."""
+        module = self.function.module
+        entries = list(properties)
+        if tag and self.is_reported:
+            entries.append(f'!{{!"{LOOP_TAG}", !"{tag}"}}')
+        references = [module.metadata(entry) for entry in entries]
+        return module.metadata(f"distinct !{{{', '.join(['{self}', *references])}}}")
+
+    def upward_loop(
+        self,
+        first: str,
+        stop: str,
+        initial: Sequence[tuple[ir.DType, str]],
+        body: Callable[..., list[str]],
+        loop: str,
+    ) -> list[str]:
+        """``for index in range(first, stop)``; returns the names of the last carried values."""
+        function = self.function
+
+        def condition(index: str, *carried: str) -> str:
+            return function.value(f"icmp slt i64 {index}, {stop}")
+
+        def step(index: str, *carried: str) -> list[str]:
+            following = body(index, *carried)
+            # The index is below `stop` here, so it cannot wrap.
+            return [function.value(f"add nsw i64 {index}, 1"), *following]
+
+        return self.repeat([(ir.i64, first), *initial], condition, step, loop)[1:]
+
+    def repeat(
+        self,
+        initial: Sequence[tuple[ir.DType, str]],
+        condition: Callable[..., str],
+        body: Callable[..., list[str]],
+        loop: str,
+    ) -> list[str]:
+        """Run `body` while `condition` holds; both take the carried values, `body` gives the next.
+
+        Returns the names of the carried values at which the condition failed.
+        """
+        function = self.function
+        header, inside, done = function.new_labels("loop", "body", "done")
+        before = function.block
+        function.jump(header)
+        function.start(header)
+        at = len(function.lines)
+        carried = [function.new_value() for _ in initial]
+        function.branch(condition(*carried), inside, done)
+        function.start(inside)
+        following = body(*carried)
+        latch = function.block
+        function.write(f"br label %{header}, !llvm.loop {loop}")
+        # The values that come from the end of the body are known only now.
+        function.lines[at:at] = [
+            f"  {name} = phi {type_of(dtype)} [ {value}, %{before} ], [ {after}, %{latch} ]"
+            for name, (dtype, value), after in zip(carried, initial, following, strict=True)
+        ]
+        function.start(done)
+        return carried
+
+    # Statements
+
+    def statements(self, body: Sequence[ir.Statement]) -> None:
+        for statement in body:
+            self.statement(statement)
+
+    def statement(self, statement: ir.Statement) -> None:
+        match statement:
+            case ir.Constant(result, value):
+                self.constants[result.number] = value
+                self.names[result.number] = literal(result.dtype, value)
+            case ir.Compute(result, operation, operands):
+                self.names[result.number] = self.compute(
+                    operation, operands[-1].dtype, self.named(operands)
+                )
+            case ir.Cast(result, operand):
+                self.names[result.number] = cast(
+                    self.function, operand.dtype, result.dtype, self.names[operand.number]
+                )
+            case ir.Extent(result, array, axis):
+                self.names[result.number] = self.arrays[array].extents[axis]
+            case ir.LocalArray(array, dtype, shape):
+                self.local_array(array, dtype, shape)
+            case ir.Load(result, array, indices):
+                pointer = self.element(array, indices)
+                self.names[result.number] = self.read(self.arrays[array], pointer)
+            case ir.Store(array, indices, value, combine):
+                self.store(array, indices, value, combine)
+            case ir.If(results, condition, then, otherwise):
+                self.branch_to_arms(
+                    results,
+                    (then, otherwise),
+                    lambda labels: self.function.branch(self.names[condition.number], *labels),
+                )
+            case ir.Switch(results, selector, arms):
+                self.switch(results, selector, arms)
+            case ir.Dispatch(name=name):
+                where = f"dispatch {name!r} of unit {self.unit.name!r}"
+                raise CompileError("cpu", f"{where} is not lowered; the core does that first")
+            case ir.For():
+                self.for_loop(statement)
+            case ir.While():
+                self.while_loop(statement)
+
+    def named(self, values: Sequence[ir.Value]) -> tuple[str, ...]:
+        return tuple(self.names[value.number] for value in values)
+
+    def bind(self, values: Sequence[ir.Value], names: Sequence[str]) -> None:
+        for value, name in zip(values, names, strict=True):
+            self.names[value.number] = name
+
+    def compute(self, operation: str, dtype: ir.DType, operands: tuple[str, ...]) -> str:
+        if operation in vector_math.ARITY:
+            return mathematics.call(self.function, operation, dtype, operands, self.vectors.isa)
+        return SPELLINGS[operation](self.function, dtype, *operands)
+
+    # Memory
+
+    def local_array(self, array: str, dtype: ir.DType, shape: tuple[int, ...]) -> None:
+        strides = [dtype.itemsize]
+        for extent in reversed(shape):
+            strides.insert(0, strides[0] * extent)
+        size_bytes = strides.pop(0)
+        pointer = self.function.new_value()
+        # In the entry block, so that a loop does not grow the stack.
+        self.allocations.append(f"  {pointer} = alloca [{size_bytes} x i8], align 16")
+        filled = f"ptr align 16 {pointer}, i8 0, i64 {size_bytes}, i1 false"
+        self.function.write(f"call void @llvm.memset.p0.i64({filled})")
+        self.arrays[array] = _Array(
+            dtype,
+            pointer,
+            tuple(map(str, shape)),
+            tuple(map(str, strides)),
+            has_dense_rows=len(shape) > 0,
+            is_local=True,
+        )
+
+    def element(self, array: str, indices: Sequence[ir.Value]) -> str:
+        """Address of one element; in debug mode its indices are checked first."""
+        layout, names = self.arrays[array], self.named(indices)
+        if self.options.debug:
+            for axis, index in enumerate(names):
+                self.check_index(axis, index, layout.extents[axis])
+            self.sites += 1
+        function = self.function
+        outer = len(names) - 1 if layout.has_dense_rows else len(names)
+        offset = "0"
+        for index, stride in zip(names[:outer], layout.strides[:outer], strict=True):
+            # Nothing wraps where the indices are in range; elsewhere the access is undefined.
+            term = function.value(f"mul nsw i64 {index}, {stride}")
+            offset = function.value(f"add nsw i64 {offset}, {term}")
+        pointer = function.value(f"getelementptr inbounds i8, ptr {layout.pointer}, i64 {offset}")
+        if not layout.has_dense_rows:
+            return pointer
+        wanted = storage_type_of(layout.dtype)
+        return function.value(f"getelementptr inbounds {wanted}, ptr {pointer}, i64 {names[-1]}")
+
+    def check_index(self, axis: int, index: str, extent: str) -> None:
+        function = self.function
+        bad, good = function.new_labels("outside", "inside")
+        # A negative index is a large unsigned one.
+        fits = function.value(f"icmp ult i64 {index}, {extent}")
+        function.branch(fits, good, bad)
+        function.start(bad)
+        record = load_slot(function, self.slots[""], "ptr")
+        for number, value in enumerate((self.sites, axis, index, extent)):
+            field = function.value(f"getelementptr i64, ptr {record}, i64 {number}")
+            function.write(f"store i64 {value}, ptr {field}")
+        function.write("ret i64 1")
+        function.start(good)
+
+    def access(self, array: _Array) -> str:
+        """What stands behind a load or store: it may be misaligned, it may be part of the loops."""
+        if array.is_local or not self.access_groups:
+            return ", align 1"
+        groups = self.access_groups[0]
+        if len(self.access_groups) > 1:
+            groups = self.function.module.metadata(f"!{{{', '.join(self.access_groups)}}}")
+        return f", align 1, !llvm.access.group {groups}"
+
+    def read(self, array: _Array, pointer: str) -> str:
+        wanted = storage_type_of(array.dtype)
+        stored = self.function.value(f"load {wanted}, ptr {pointer}{self.access(array)}")
+        return self.from_storage(array.dtype, stored)
+
+    def from_storage(self, dtype: ir.DType, stored: str) -> str:
+        # Any byte but 0 is true, as in NumPy.
+        return self.function.value(f"icmp ne i8 {stored}, 0") if dtype.is_bool else stored
+
+    def store(
+        self, array: str, indices: Sequence[ir.Value], value: ir.Value, combine: str | None
+    ) -> None:
+        layout, stored = self.arrays[array], self.names[value.number]
+        pointer = self.element(array, indices)
+        if combine is not None:
+            # One thread runs all positions, so reading and writing back is an atomic update.
+            current = self.read(layout, pointer)
+            stored = self.compute(combine, layout.dtype, (current, stored))
+        if layout.dtype.is_bool:
+            stored = self.function.value(f"zext i1 {stored} to i8")
+        self.function.write(
+            f"store {storage_type_of(layout.dtype)} {stored}, ptr {pointer}{self.access(layout)}"
+        )
+
+    # Control flow
+
+    def branch_to_arms(
+        self,
+        results: Sequence[ir.Value],
+        arms: Sequence[ir.Region],
+        branch: Callable[[list[str]], None],
+    ) -> None:
+        """Run one of `arms`, chosen by the jump that `branch` writes; join their values."""
+        function = self.function
+        *labels, join = function.new_labels(*(f"arm{k}" for k in range(len(arms))), "join")
+        branch(labels)
+        incoming = []
+        for label, arm in zip(labels, arms, strict=True):
+            function.start(label)
+            self.statements(arm.body)
+            incoming.append((self.named(arm.yields), function.block))
+            function.jump(join)
+        function.start(join)
+        for position, result in enumerate(results):
+            choices = ", ".join(f"[ {names[position]}, %{block} ]" for names, block in incoming)
+            self.names[result.number] = function.value(f"phi {type_of(result.dtype)} {choices}")
+
+    def switch(
+        self, results: Sequence[ir.Value], selector: ir.Value, arms: Sequence[ir.Region]
+    ) -> None:
+        wanted = type_of(selector.dtype)
+        chosen = self.names[selector.number]
+        # A type too narrow for the last arm cannot hold a larger selector either.
+        last = str(min(len(arms) - 1, selector.dtype.maximum))
+        if selector.dtype.kind == "i":
+            chosen = self.compute("maximum", selector.dtype, (chosen, "0"))
+        chosen = self.compute("minimum", selector.dtype, (chosen, last))
+
+        def branch(labels: list[str]) -> None:
+            cases = " ".join(
+                f"{wanted} {number}, label %{label}"
+                for number, label in enumerate(labels[:-1])
+                if number <= selector.dtype.maximum
+            )
+            self.function.write(f"switch {wanted} {chosen}, label %{labels[-1]} [ {cases} ]")
+
+        self.branch_to_arms(results, arms, branch)
+
+    def region(self, region: ir.Region, parameters: Sequence[str]) -> list[str]:
+        self.bind(region.parameters, parameters)
+        self.statements(region.body)
+        return list(self.named(region.yields))
+
+    def while_loop(self, statement: ir.While) -> None:
+        initial = [(value.dtype, self.names[value.number]) for value in statement.initial]
+        last = self.repeat(
+            initial,
+            lambda *carried: self.region(statement.condition, carried)[0],
+            lambda *carried: self.region(statement.body, carried),
+            self.loop(str(statement.line or "")),
+        )
+        self.bind(statement.results, last)
+
+    def for_loop(self, statement: ir.For) -> None:
+        start, stop, step = self.named((statement.start, statement.stop, statement.step))
+        initial = [(value.dtype, self.names[value.number]) for value in statement.initial]
+
+        def body(index: str, *carried: str) -> list[str]:
+            return self.region(statement.body, (index, *carried))
+
+        with self.independent(statement.body if statement.independent else None) as properties:
+            loop = self.loop(str(statement.line or ""), properties)
+            if self.constants.get(statement.step.number) == 1:
+                last = self.upward_loop(start, stop, initial, body, loop)
+            else:
+                last = self.counted_loop(start, stop, step, initial, body, loop)
+        self.bind(statement.results, last)
+
+    def counted_loop(
+        self,
+        start: str,
+        stop: str,
+        step: str,
+        initial: Sequence[tuple[ir.DType, str]],
+        body: Callable[..., list[str]],
+        loop: str,
+    ) -> list[str]:
+        """``for index in range(start, stop, step)`` for any step; 0 gives no rounds."""
+        function = self.function
+        # Counting rounds lets the index wrap after the last one.
+        rounds = self.rounds(start, stop, step)
+
+        def condition(left: str, index: str, *carried: str) -> str:
+            return function.value(f"icmp ne i64 {left}, 0")
+
+        def advance(left: str, index: str, *carried: str) -> list[str]:
+            following = body(index, *carried)
+            return [
+                function.value(f"sub i64 {left}, 1"),
+                function.value(f"add i64 {index}, {step}"),
+                *following,
+            ]
+
+        counters = [(ir.i64, rounds), (ir.i64, start)]
+        return self.repeat([*counters, *initial], condition, advance, loop)[2:]
+
+    def rounds(self, start: str, stop: str, step: str) -> str:
+        """Length of ``range(start, stop, step)`` as an unsigned number."""
+        value = self.function.value
+        is_upward = value(f"icmp sgt i64 {step}, 0")
+        low = value(f"select i1 {is_upward}, i64 {start}, i64 {stop}")
+        high = value(f"select i1 {is_upward}, i64 {stop}, i64 {start}")
+        size = value(f"call i64 @llvm.abs.i64(i64 {step}, i1 false)")
+        is_some = value(f"icmp slt i64 {low}, {high}")
+        is_moving = value(f"icmp ne i64 {size}, 0")
+        runs = value(f"and i1 {is_some}, {is_moving}")
+        divisor = value(f"select i1 {is_moving}, i64 {size}, i64 1")
+        # The distance may exceed the signed range, but not the unsigned one.
+        distance = value(f"sub i64 {high}, {low}")
+        before_last = value(f"sub i64 {distance}, 1")
+        whole = value(f"udiv i64 {before_last}, {divisor}")
+        count = value(f"add i64 {whole}, 1")
+        return value(f"select i1 {runs}, i64 {count}, i64 0")

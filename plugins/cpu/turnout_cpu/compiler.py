@@ -1,0 +1,148 @@
+"""LLVM IR text to object code, and object code to an address. The only module that uses llvmlite.
+
+LLVM's objects are not safe to share between threads, so one lock covers everything here. A fork
+waits for the lock, so that a child never starts with half-done work of another thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from dataclasses import dataclass
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from turnout.plugin import CompileError
+
+from . import vector_math
+
+_lock = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
+
+
+@dataclass(frozen=True)
+class Host:
+    """What LLVM says about this machine."""
+
+    cpu: str
+    features: tuple[str, ...]
+    """Each with a sign: ``+avx2`` is there, ``-avx512f`` is not."""
+    versions: tuple[str, ...]
+
+    @property
+    def present(self) -> frozenset[str]:
+        """Names of the features that are there."""
+        return frozenset(feature[1:] for feature in self.features if feature[0] == "+")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Object code, and the text of the optimised module and its assembly where asked for."""
+
+    code: bytes
+    optimised: str = ""
+    assembly: str = ""
+
+
+@functools.cache
+def host() -> Host:
+    """Describe this machine; initialises LLVM.
+
+    Raises
+    ------
+    RuntimeError
+        LLVM has no code generator for this machine.
+    """
+    with _lock:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        features = llvm.get_host_cpu_features().flatten()
+        version = ".".join(map(str, llvm.llvm_version_info))
+        return Host(
+            llvm.get_host_cpu_name(),
+            tuple(feature for feature in features.split(",") if feature),
+            (f"llvmlite={llvmlite.__version__}", f"llvm={version}"),
+        )
+
+
+def compile_text(
+    text: str, cpu: str, features: str, level: int, *, keep_text: bool = False
+) -> Compiled:
+    """Optimise a module and generate object code.
+
+    Parameters
+    ----------
+    text : str
+        LLVM IR.
+    cpu, features : str
+        For which processor, in LLVM's words.
+    level : int
+        Optimisation level, 0 to 3.
+    keep_text : bool
+        Return the optimised module and the assembly as text, too.
+
+    Raises
+    ------
+    CompileError
+        LLVM refuses the text.
+    """
+    host()
+    with _lock:
+        # Arithmetic stays as it is written: LLVM fuses operations only where a `contract` flag
+        # allows it.
+        machine = llvm.Target.from_default_triple().create_target_machine(
+            cpu=cpu, features=features, opt=level, reloc="pic", jit=True
+        )
+        try:
+            module = llvm.parse_assembly(text)
+            module.triple = machine.triple
+            module.data_layout = str(machine.target_data)
+            module.verify()
+        except RuntimeError as error:
+            raise CompileError("cpu", str(error), text) from error
+        tuning = llvm.create_pipeline_tuning_options(speed_level=level)
+        tuning.loop_vectorization = tuning.slp_vectorization = level >= 2
+        builder = llvm.create_pass_builder(machine, tuning)
+        builder.getModulePassManager().run(module, builder)
+        optimised, assembly = "", ""
+        if keep_text:
+            optimised, assembly = str(module), machine.emit_assembly(module)
+        return Compiled(machine.emit_object(module), optimised, assembly)
+
+
+class Loaded:
+    """Object code in memory; it stays there as long as this object does.
+
+    Attributes
+    ----------
+    address : int
+        Where the entry point is.
+    """
+
+    def __init__(self, code: bytes, entry: str) -> None:
+        host()
+        with _lock:
+            _load_vector_library()
+            # An engine of its own gives all memory back with it, unlike a library in a shared
+            # LLJIT. It only links here, so its target machine needs no processor.
+            machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+            try:
+                self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+                self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+                self._engine.finalize_object()
+                self.address = self._engine.get_function_address(entry)
+            except RuntimeError as error:
+                raise CompileError("cpu", f"the object code cannot be loaded: {error}") from error
+        if not self.address:
+            raise CompileError("cpu", f"the object code has no entry point {entry!r}")
+
+
+@functools.cache
+def _load_vector_library() -> None:
+    if vector_math.available_symbols():
+        llvm.load_library_permanently(vector_math.LIBRARY_NAME)

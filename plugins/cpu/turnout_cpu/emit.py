@@ -1,0 +1,107 @@
+"""A unit as LLVM IR text.
+
+The entry point is ``i64 entry(ptr args, i64 begin, i64 end)``. `args` points to slots of 8 bytes,
+in the order of the unit's parameters: for an array the address of its first element, its extents
+and its strides in bytes; for a scalar its value, in the low bytes. In debug mode one more slot
+holds the address of the violation record, four i64 (`turnout.plugin.IndexViolation`).
+``[begin, end)`` is the part of the outermost axis of the iteration space to run. The result is 0,
+or 1 after an index violation.
+
+The entry point looks at the strides and goes to one of two bodies: in ``.rows`` elements that are
+neighbours on the last axis of an array are neighbours in memory, ``.strided`` takes any strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from turnout.plugin import CompileError, Options, ir, statements
+
+from .body import SIGNATURE, Body, Vectors, load_slot, slots
+from .text import FunctionText, ModuleText
+
+LOCAL_ARRAYS_LIMIT_BYTES = 256 * 1024
+"""Local arrays live on the stack, of which a thread may have as little as 512 KiB."""
+
+
+def entry_name(unit: ir.Unit) -> str:
+    """Symbol of a unit's entry point; the prefix keeps it apart from the C library's names."""
+    return f"unit_{unit.name}"
+
+
+def emit(unit: ir.Unit, vectors: Vectors, options: Options) -> str:
+    """Write the module of one unit; equal units give equal text.
+
+    Raises
+    ------
+    CompileError
+        The unit holds something that cannot be compiled: a dispatch that nobody lowered, local
+        arrays larger than the stack allows.
+    """
+    _check_local_arrays(unit)
+    module = ModuleText()
+    entry = entry_name(unit)
+    bodies = [f"{entry}.strided"]
+    if _indexed_arrays(unit) and options.level > 0 and not options.debug:
+        bodies.insert(0, f"{entry}.rows")
+    for name in bodies:
+        # The loops of one body are reported: the one that ordinary arrays take.
+        body = Body(unit, module, vectors, options, name, is_reported=name == bodies[0])
+        module.define(name, body.text())
+    module.define(entry, _entry(unit, entry, bodies))
+    return str(module)
+
+
+def _check_local_arrays(unit: ir.Unit) -> None:
+    total = 0
+    for statement in statements(unit.body.body):
+        if isinstance(statement, ir.LocalArray):
+            elements = 1
+            for extent in statement.shape:
+                elements *= extent
+            total += elements * statement.dtype.itemsize
+    if total > LOCAL_ARRAYS_LIMIT_BYTES:
+        raise CompileError(
+            "cpu",
+            f"the local arrays of unit {unit.name!r} take {total} bytes, at most "
+            f"{LOCAL_ARRAYS_LIMIT_BYTES} are allowed; pass a larger array as an argument",
+        )
+
+
+def _indexed_arrays(unit: ir.Unit) -> list[ir.ArrayParameter]:
+    """The array parameters with axes that the body reads or writes."""
+    accessed = {
+        statement.array
+        for statement in statements(unit.body.body)
+        if isinstance(statement, ir.Load | ir.Store)
+    }
+    return [array for array in unit.arrays.values() if array.rank and array.name in accessed]
+
+
+_ARGUMENTS = "(ptr %args, i64 %begin, i64 %end)"
+
+
+def _entry(unit: ir.Unit, entry: str, bodies: Sequence[str]) -> str:
+    function = FunctionText(ModuleText())
+    if len(bodies) > 1:
+        _branch_on_strides(function, unit)
+    for name in bodies:
+        if len(bodies) > 1:
+            function.start(name.removeprefix(f"{entry}."))
+        status = function.value(f"call i64 @{name}{_ARGUMENTS}")
+        function.write(f"ret i64 {status}")
+    return "\n".join([f"define i64 @{entry}{SIGNATURE} {{", "entry:", *function.lines, "}"])
+
+
+def _branch_on_strides(function: FunctionText, unit: ir.Unit) -> None:
+    """Go to ``rows`` if every last axis is dense; the stride of one or no element is no matter."""
+    first = slots(unit)
+    all_dense = "true"
+    for array in _indexed_arrays(unit):
+        extent = load_slot(function, first[array.name] + array.rank, "i64")
+        stride = load_slot(function, first[array.name] + 2 * array.rank, "i64")
+        is_trivial = function.value(f"icmp sle i64 {extent}, 1")
+        is_dense = function.value(f"icmp eq i64 {stride}, {array.dtype.itemsize}")
+        fits = function.value(f"or i1 {is_trivial}, {is_dense}")
+        all_dense = function.value(f"and i1 {all_dense}, {fits}")
+    function.branch(all_dense, "rows", "strided")

@@ -1,0 +1,122 @@
+"""Arguments to packed memory to a native call."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from turnout.plugin import IndexViolation, ir, statements
+
+from .compiler import Loaded
+
+_ALL = 2**63 - 1
+"""End of the range of positions; the native code stops at the extent of the axis."""
+
+_RELEASE_AFTER_NS = 30_000
+"""Calls expected to take longer release the interpreter lock. Taking it back after a shorter one
+can cost more than the call where other threads keep the interpreter busy."""
+
+_STATEMENT_NS = 0.5
+"""Order of magnitude of one statement at one position."""
+
+_SCALAR_FORMATS = {
+    "f32": "f4x", "f64": "d", "bool_": "?7x",
+    "i8": "b7x", "i16": "h6x", "i32": "i4x", "i64": "q",
+    "u8": "B7x", "u16": "H6x", "u32": "I4x", "u64": "Q",
+}  # fmt: skip
+
+_RESULT, *_ARGUMENTS = ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64
+_holding = ctypes.PYFUNCTYPE(_RESULT, *_ARGUMENTS)
+_releasing = ctypes.CFUNCTYPE(_RESULT, *_ARGUMENTS)
+
+_Record = ctypes.c_int64 * 4
+
+
+class CpuLauncher:
+    """Runs the loaded code of one unit; see `turnout.plugin.Launcher`.
+
+    It holds no memory of a call, so threads may share it. The code stays loaded as long as the
+    launcher lives, and a running call keeps the launcher alive.
+    """
+
+    direct: Callable[..., object] | None = None
+
+    def __init__(self, loaded: Loaded, unit: ir.Unit) -> None:
+        self._loaded = loaded
+        self._pack = _packer(unit)
+        self._holding = _holding(loaded.address)
+        self._releasing = _releasing(loaded.address)
+        self._holding_limit = _holding_limit(unit)
+
+    def __call__(self, args: tuple[Any, ...], size: int) -> None:
+        if size == 0:
+            return
+        native = self._holding if size <= self._holding_limit else self._releasing
+        native(self._pack(*args), 0, _ALL)
+
+
+class CheckingLauncher(CpuLauncher):
+    """Runs code that was compiled with ``Options.debug``."""
+
+    def __call__(self, args: tuple[Any, ...], size: int) -> None:
+        if size == 0:
+            return
+        record = _Record()
+        slots = self._pack(*args) + struct.pack("=Q", ctypes.addressof(record))
+        if self._releasing(slots, 0, _ALL):
+            raise IndexViolation(*record)
+
+
+def _holding_limit(unit: ir.Unit) -> int:
+    """Number of positions up to which a call keeps the interpreter lock."""
+    body = list(statements(unit.body.body))
+    has_loops = any(isinstance(statement, ir.For | ir.While) for statement in body)
+    if has_loops:
+        # Nothing is known about the number of rounds.
+        return 0
+    return int(_RELEASE_AFTER_NS / (_STATEMENT_NS * (len(body) + 1)))
+
+
+def _packer(unit: ir.Unit) -> Callable[..., bytes]:
+    """Make the function that turns arguments into the slots that `turnout_cpu.emit` describes.
+
+    It is written out for the unit's parameters, because a loop over them takes twice as long.
+    """
+    names, formats, fields = [], [], []
+    for number, parameter in enumerate(unit.parameters):
+        name = f"a{number}"
+        names.append(name)
+        if isinstance(parameter, ir.ArrayParameter):
+            formats.append(f"{1 + 2 * parameter.rank}q")
+            fields.append(f"{_ADDRESS.format(name)}, *{name}.shape, *{name}.strides")
+        else:
+            formats.append(_SCALAR_FORMATS[parameter.dtype.name])
+            fields.append(name)
+    pack = struct.Struct("=" + "".join(formats)).pack
+    source = f"lambda {', '.join(names)}: pack({', '.join(fields)})"
+    packer: Callable[..., bytes] = eval(source, {"pack": pack, "word_at": _word_at})
+    return packer
+
+
+_word_at = ctypes.c_ssize_t.from_address
+_HEADER_BYTES = object.__basicsize__
+
+
+def _starts_with_address() -> bool:
+    """Whether the first field of an array object is its address, as in NumPy's C interface."""
+    probe = np.zeros(4)
+    return all(
+        _word_at(id(array) + _HEADER_BYTES).value == array.ctypes.data
+        for array in (probe, probe[1:], probe[::-1])
+    )
+
+
+# Reading the field takes a tenth of the time of the attribute, which is there for interpreters that
+# lay out objects in another way.
+_ADDRESS = "{0}.ctypes.data"
+if _starts_with_address():
+    _ADDRESS = f"word_at(id({{0}}) + {_HEADER_BYTES}).value"

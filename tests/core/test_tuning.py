@@ -1,0 +1,460 @@
+"""The trial engine, with a fake clock and fake times: exact sequences of who runs when."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from turnout.errors import BackendError, ConfigurationError
+from turnout.tuning import Candidate, Case, Decision, TrialPlan, Tuner, median
+
+
+class Bench:
+    """A tuner whose candidates take the nanoseconds of `elapsed_ns` and log that they ran."""
+
+    def __init__(self, plan: TrialPlan, names: str, max_geometries: int = 1024) -> None:
+        self.now = 0.0
+        self.ran: list[str] = []
+        self.timed: list[str] = []
+        self.reports: list[Decision] = []
+        self.elapsed_ns = dict.fromkeys(names, 100)
+        self.tuner: Tuner[Candidate] = Tuner(
+            plan, self.reports.append, lambda: self.now, max_geometries
+        )
+        for name in names:
+            self.tuner.add(Candidate(name, lambda: None))
+
+    def case(self, geometry: object = "g", names: str | None = None) -> Case[Candidate]:
+        registered = self.tuner.candidates
+        chosen = tuple(c for c in registered if names is None or c.name in names)
+        key = (geometry, *(c.name for c in chosen))
+        return Case(geometry, key, chosen, registered)
+
+    def timer(self, work: Callable[[], None]) -> int:
+        work()
+        self.timed.append(self.ran[-1])
+        return self.elapsed_ns[self.ran[-1]]
+
+    def work(self, candidate: Candidate) -> str:
+        self.ran.append(candidate.name)
+        return candidate.name
+
+    def run(self, calls: int, geometry: object = "g", names: str | None = None) -> str:
+        """Make some calls, as a fast path would, and return who ran in each."""
+        ran = ""
+        for _ in range(calls):
+            case = self.case(geometry, names)
+            decided = self.tuner.decided.get(case.key)
+            if (
+                decided is not None
+                and self.now < decided.expires
+                and next(decided.calls, None) is not None
+            ):
+                ran += self.work(decided.candidate)
+            else:
+                ran += self.tuner.run(case, self.work, self.timer)
+        return ran
+
+
+def test_warm_up_and_trials_are_round_robin_and_the_lowest_time_wins() -> None:
+    bench = Bench(TrialPlan(warmup=3, active=1, repeat_after_seconds=0), "AB")
+    bench.elapsed_ns = {"A": 200, "B": 100}
+    assert bench.run(6) == "ABABAB"
+    assert bench.timed == []
+    assert bench.tuner.decision(bench.case()) == Decision("g", None, {}, "6 of 8 trials done")
+    assert bench.run(2) == "AB"
+    assert bench.timed == ["A", "B"]
+    expected = Decision("g", "B", {"A": (200,), "B": (100,)}, "lowest median of 1 timed call each")
+    assert bench.tuner.decision(bench.case()) == expected
+    assert bench.reports == [expected]
+    assert bench.run(50) == "B" * 50
+    assert bench.timed == ["A", "B"]
+
+
+def test_without_warm_up_each_candidate_is_timed_before_one_wins() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=2, repeat_after_seconds=0), "ABC")
+    bench.elapsed_ns["C"] = 10
+    assert bench.run(6) == "ABCABC"
+    assert bench.timed == list("ABCABC")
+    assert bench.run(3) == "CCC"
+
+
+def test_several_timed_calls_are_judged_by_their_median() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=3, repeat_after_seconds=0), "AB")
+    times = iter([100, 90, 101, 90, 9000, 1000])  # A: 100, 101, 9000; B: 90, 90, 1000
+
+    def timer(work: Callable[[], None]) -> int:
+        work()
+        return next(times)
+
+    for _ in range(6):
+        bench.tuner.run(bench.case(), bench.work, timer)
+    decision = bench.tuner.decision(bench.case())
+    assert decision is not None
+    assert decision.samples == {"A": (100, 101, 9000), "B": (90, 90, 1000)}
+    assert decision.chosen == "B"
+    assert decision.reason == "lowest median of 3 timed calls each"
+
+
+@pytest.mark.parametrize(("samples", "expected"), [([3], 3), ([9, 1], 5), ([9, 1, 2], 2)])
+def test_median(samples: list[int], expected: float) -> None:
+    assert median(samples) == expected
+
+
+def test_ties_go_to_the_earlier_candidate_and_later_to_the_incumbent() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_count=2, repeat_after_seconds=0), "AB")
+    assert bench.run(4) == "ABAA"
+    bench.elapsed_ns["B"] = 50
+    assert bench.run(4) == "ABBB"
+    bench.elapsed_ns["B"] = 100  # a tie again: B stays
+    assert bench.run(4) == "ABBB"
+
+
+def test_trials_restart_from_scratch_after_a_number_of_additional_calls() -> None:
+    plan = TrialPlan(warmup=1, active=1, repeat_after_count=3, repeat_after_seconds=0)
+    bench = Bench(plan, "AB")
+    bench.elapsed_ns["A"] = 50
+    assert bench.run(4 + 3) == "ABAB" + "AAA"
+    bench.elapsed_ns["A"] = 500
+    assert bench.run(4 + 3) == "ABAB" + "BBB"
+    assert bench.timed == list("ABAB")
+    assert bench.tuner.decision(bench.case()).samples == {"A": (500,), "B": (100,)}  # type: ignore
+
+
+def test_trials_restart_after_seconds_since_the_decision() -> None:
+    bench = Bench(TrialPlan(warmup=1, active=1, repeat_after_seconds=2.0), "AB")
+    bench.now = 10.0
+    assert bench.run(4) == "ABAB"
+    bench.now = 11.999
+    assert bench.run(3) == "AAA"
+    bench.now = 12.0
+    bench.elapsed_ns["A"] = 500
+    assert bench.run(2) == "AB"
+    decision = bench.tuner.decision(bench.case())
+    assert decision == Decision("g", "A", {}, "2 of 4 trials done")  # A is still in use
+    assert bench.run(5) == "ABBBB"
+
+
+def test_whichever_trigger_comes_first_restarts_the_trials() -> None:
+    plan = TrialPlan(warmup=0, active=1, repeat_after_count=5, repeat_after_seconds=1.0)
+    bench = Bench(plan, "AB")
+    assert bench.run(2 + 2) == "ABAA"
+    bench.now = 1.0
+    assert bench.run(2 + 5 + 2) == "AB" + "AAAAA" + "AB"
+
+
+def test_geometries_are_measured_independently() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+    bench.elapsed_ns = {"A": 1, "B": 2}
+    assert bench.run(1, "small") == "A"
+    bench.elapsed_ns = {"A": 3, "B": 2}
+    assert bench.run(3, "large") == "ABB"
+    assert bench.run(3, "small") == "BAA"
+    assert bench.tuner.decision(bench.case("unknown")) is None
+
+
+def test_alternating_geometries_are_each_measured_once() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+    for _ in range(20):
+        bench.run(1, "x")
+        bench.run(1, "y")
+    assert len(bench.timed) == 4
+
+
+def test_candidates_share_their_samples_between_the_sets_they_are_in() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "ABC")
+    bench.elapsed_ns = {"A": 3, "B": 2, "C": 1}
+    assert bench.run(4, names="ABC") == "ABCC"
+    assert bench.run(2, names="AB") == "BB"  # decided from the samples, without a trial
+    assert bench.timed == list("ABC")
+    assert [report.chosen for report in bench.reports] == ["C", "B"]
+
+
+def test_a_new_candidate_is_tried_alone_and_the_samples_of_the_others_are_kept() -> None:
+    bench = Bench(TrialPlan(warmup=2, active=1, repeat_after_seconds=0), "AB")
+    bench.run(6)
+    assert bench.tuner.add(Candidate("C", lambda: None))
+    bench.elapsed_ns["C"] = 1
+    assert bench.run(5) == "CCCCC"
+    assert bench.timed == list("ABC")
+
+
+def test_names_are_unique() -> None:
+    bench = Bench(TrialPlan(), "AB")
+    assert not bench.tuner.add(Candidate("A", lambda: None))
+    assert [c.name for c in bench.tuner.candidates] == ["A", "B"]
+
+
+def test_a_removed_candidate_leaves_nothing_behind() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+    bench.run(3)
+    removed = bench.tuner.candidates[1]
+    bench.tuner.remove((removed,))
+    bench.tuner.add(removed)
+    assert bench.run(2) == "BA"
+    assert bench.timed == list("ABB")
+
+
+def test_reset_forgets_everything_but_the_candidates() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+    bench.run(5)
+    bench.tuner.reset()
+    assert bench.tuner.decision(bench.case()) is None
+    assert bench.run(3) == "ABA"
+
+
+def test_the_geometry_decided_longest_ago_makes_room() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB", max_geometries=2)
+    bench.run(1, "x")
+    bench.run(2, "y")
+    bench.run(1, "x")  # x is decided after y
+    bench.run(1, "z")
+    assert bench.tuner.decision(bench.case("y")) is None
+    assert bench.tuner.decision(bench.case("x")).chosen == "A"  # type: ignore
+    assert len(bench.tuner.decided) == 1
+    for geometry in range(1000):
+        bench.run(3, geometry)
+    assert len(bench.tuner.decided) == 2
+
+
+def test_settled_cases_are_decided_for_good() -> None:
+    bench = Bench(TrialPlan(repeat_after_count=1, repeat_after_seconds=1.0), "A")
+    case = bench.case()
+    bench.tuner.settle(case, case.candidates[0], "the only one")
+    bench.now = 1e9
+    assert bench.run(5) == "AAAAA"
+    assert bench.timed == []
+    assert bench.reports == [Decision("g", "A", {}, "the only one")]
+
+
+@pytest.mark.parametrize("failing_call", range(4))
+@pytest.mark.parametrize("error", [ValueError, MemoryError, KeyboardInterrupt, SystemExit])
+def test_a_failed_trial_does_not_count_and_is_repeated(
+    failing_call: int, error: type[BaseException]
+) -> None:
+    bench = Bench(TrialPlan(warmup=1, active=1, repeat_after_seconds=0), "AB")
+    bench.run(failing_call)
+
+    def fail(candidate: Candidate) -> str:
+        raise error("boom")
+
+    for _ in range(2):
+        with pytest.raises(error, match="boom"):
+            bench.tuner.run(bench.case(), fail, bench.timer)
+    assert bench.run(6 - failing_call) == "ABABAA"[failing_call:]
+    assert bench.timed == list("AB")
+
+
+def test_a_failing_timer_releases_the_trial() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+
+    def broken(work: Callable[[], None]) -> int:
+        raise OSError("no device")
+
+    with pytest.raises(OSError, match="no device"):
+        bench.tuner.run(bench.case(), bench.work, broken)
+    assert bench.run(3) == "ABA"
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_timer_must_run_its_work_once(times: int) -> None:
+    bench = Bench(TrialPlan(warmup=0), "AB")
+
+    def timer(work: Callable[[], None]) -> int:
+        for _ in range(times):
+            work()
+        return 1
+
+    with pytest.raises(BackendError, match=rf"exactly once, .* ran it {times} times"):
+        bench.tuner.run(bench.case(), bench.work, timer)
+
+
+def test_a_nested_call_of_the_same_geometry_runs_untimed() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+
+    def work(candidate: Candidate) -> str:
+        bench.ran.append(candidate.name)
+        if len(bench.ran) % 2:
+            return candidate.name + bench.tuner.run(bench.case(), work, bench.timer)
+        return candidate.name
+
+    assert bench.tuner.run(bench.case(), work, lambda w: (w(), 5)[1]) == "AA"
+    assert bench.tuner.run(bench.case(), work, lambda w: (w(), 4)[1]) == "BA"
+    decision = bench.tuner.decision(bench.case())
+    assert decision is not None
+    assert decision.samples == {"A": (5,), "B": (4,)}
+
+
+def test_a_nested_call_of_another_geometry_has_its_own_trial() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+
+    def outer(candidate: Candidate) -> str:
+        return candidate.name + bench.run(1, "inner")
+
+    assert [bench.tuner.run(bench.case("outer"), outer, lambda w: (w(), 1)[1]) for _ in "12"] == [
+        "AA",
+        "BB",
+    ]
+    assert bench.timed == ["A", "B"]
+
+
+def in_threads(count: int, work: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+
+
+def test_while_one_thread_holds_a_trial_the_others_run_the_first_or_the_incumbent() -> None:
+    plan = TrialPlan(warmup=0, active=1, repeat_after_count=1, repeat_after_seconds=0)
+    bench = Bench(plan, "AB")
+    others: list[str] = []
+
+    def call_from_others(candidate: Candidate) -> str:
+        in_threads(3, lambda: others.append(bench.tuner.run(bench.case(), bench.work, bench.timer)))
+        return candidate.name
+
+    def run_trial(elapsed_ns: int) -> str:
+        return bench.tuner.run(bench.case(), call_from_others, lambda work: (work(), elapsed_ns)[1])
+
+    assert run_trial(20) == "A"
+    assert run_trial(10) == "B"
+    assert others == ["A"] * 6  # the first one, because nothing was decided
+    assert bench.run(1) == "B"
+    others.clear()
+    assert run_trial(10) == "A"
+    assert run_trial(20) == "B"
+    assert others == ["B"] * 6  # the incumbent
+    assert bench.timed == []
+    assert bench.run(1) == "A"
+
+
+def test_a_decision_is_not_remembered_when_a_candidate_was_added_during_its_last_trial() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+    bench.elapsed_ns["C"] = 1
+    bench.run(1)
+
+    def add(candidate: Candidate) -> str:
+        bench.tuner.add(Candidate("C", lambda: None))
+        return bench.work(candidate)
+
+    assert bench.tuner.run(bench.case(), add, bench.timer) == "B"
+    assert bench.tuner.decided == {}
+    assert bench.run(2) == "CC"
+    assert bench.timed == list("ABC")
+
+
+@pytest.mark.parametrize("meanwhile", ["reset", "evict"])
+def test_a_decision_is_not_remembered_when_its_geometry_was_dropped(meanwhile: str) -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB", max_geometries=1)
+    bench.run(1)
+
+    def drop(candidate: Candidate) -> str:
+        if meanwhile == "reset":
+            bench.tuner.reset()
+        else:
+            bench.run(1, "another")
+        return bench.work(candidate)
+
+    bench.tuner.run(bench.case(), drop, bench.timer)
+    assert bench.tuner.decided == {}
+
+
+def test_many_threads_measure_each_candidate_as_often_as_planned() -> None:
+    bench = Bench(TrialPlan(warmup=2, active=3, repeat_after_seconds=0), "ABC")
+    lock = threading.Lock()
+    timed: list[str] = []
+    barrier = threading.Barrier(8)
+
+    def call() -> None:
+        def work(candidate: Candidate) -> str:
+            name.append(candidate.name)
+            return candidate.name
+
+        def timer(run: Callable[[], None]) -> int:
+            run()
+            with lock:
+                timed.append(name[-1])
+            return {"A": 3, "B": 1, "C": 2}[name[-1]]
+
+        barrier.wait()
+        for _ in range(100):
+            name: list[str] = []
+            bench.tuner.run(bench.case(), work, timer)
+
+    in_threads(8, call)
+    assert timed == list("ABCABCABC")
+    assert bench.tuner.decision(bench.case()).chosen == "B"  # type: ignore
+
+
+def test_reports_are_made_without_the_lock() -> None:
+    seen: list[object] = []
+
+    def report(decision: Decision) -> None:
+        in_threads(1, lambda: seen.append(tuner.decision(case)))
+
+    tuner: Tuner[Candidate] = Tuner(TrialPlan(warmup=0), report)
+    tuner.add(Candidate("A", lambda: None))
+    tuner.add(Candidate("B", lambda: None))
+    case = Case("g", "g", tuner.candidates, tuner.candidates)
+    for _ in "AB":
+        tuner.run(case, lambda candidate: None, lambda work: (work(), 1)[1])
+    assert [decision.chosen for decision in seen] == ["A"]  # type: ignore
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_forked_during_a_trial_of_another_thread_measures_on() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+    is_in_trial, may_end = threading.Event(), threading.Event()
+
+    def hold(candidate: Candidate) -> str:
+        is_in_trial.set()
+        assert may_end.wait(60)
+        return bench.work(candidate)
+
+    holder = threading.Thread(target=lambda: bench.tuner.run(bench.case(), hold, bench.timer))
+    holder.start()
+    assert is_in_trial.wait(60)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if bench.run(3) == "ABA" and bench.timed == ["A", "B"] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    may_end.set()
+    holder.join()
+    assert bench.run(2) == "BA"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "least"),
+    [
+        ("warmup", -1, 0),
+        ("warmup", 1.0, 0),
+        ("warmup", True, 0),
+        ("active", 0, 1),
+        ("active", "1", 1),
+        ("repeat_after_count", -1, 0),
+        ("repeat_after_count", None, 0),
+    ],
+)
+def test_counts_are_checked(setting: str, value: object, least: int) -> None:
+    message = rf"{setting}={value!r} is not allowed: give an integer of {least} or more"
+    with pytest.raises(ConfigurationError, match=message):
+        TrialPlan(**{setting: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), "1", None, True])
+def test_seconds_are_checked(value: object) -> None:
+    message = rf"repeat_after_seconds={value!r} is not allowed: give a number of seconds"
+    with pytest.raises(ConfigurationError, match=message):
+        TrialPlan(repeat_after_seconds=value)  # type: ignore[arg-type]
+
+
+def test_the_number_of_geometries_is_checked() -> None:
+    with pytest.raises(ConfigurationError, match="max_geometries=0 is not allowed"):
+        Bench(TrialPlan(), "A", max_geometries=0)

@@ -1,0 +1,246 @@
+"""What LLVM makes of loops, as the loop reports tell, and the text that is kept for people."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import turnout_cpu
+from unit_builder import UnitBuilder, drag
+
+from turnout.plugin import Options, Target, ir
+from turnout_cpu.accesses import may_declare_parallel
+
+
+@pytest.fixture
+def metadata(device):
+    def metadata(unit, **options):
+        options = Options(keep_text=True, **options)
+        return turnout_cpu.turnout_compile(unit, device.target, options).metadata
+
+    return metadata
+
+
+@pytest.fixture
+def vector_math(device):
+    if not any(option.startswith("libmvec=") for option in device.target.options):
+        pytest.skip("no vector math library here")
+
+
+def axpy(dtype=ir.f64, line=0):
+    b = UnitBuilder("axpy")
+    a = b.scalar("a", dtype)
+    b.array("x", dtype)
+    b.array("y", dtype, written=True)
+
+    def body(i):
+        product = b.compute("multiply", a, b.load("x", dtype, i))
+        b.store("y", b.compute("add", product, b.load("y", dtype, i)), i)
+
+    if line:
+        b.for_((0, b.extent("x"), 1), (), body, line)
+    else:
+        body(*b.space("x"))
+    return b.unit()
+
+
+def test_straight_loop(metadata, device):
+    assert metadata(axpy())["loop:space"] == f"vectorised, {device.target.lanes} lanes"
+    assert metadata(axpy(ir.f32))["loop:space"] == f"vectorised, {2 * device.target.lanes} lanes"
+
+
+def test_serial_loop_is_vectorised_with_alias_checks(metadata, device):
+    assert metadata(axpy(line=17))["loop:17"] == f"vectorised, {device.target.lanes} lanes"
+
+
+@pytest.mark.parametrize("form", ["predicated", "switch"])
+@pytest.mark.parametrize("dtype", [ir.f32, ir.f64], ids=str)
+def test_branches_with_math_calls_are_vectorised(metadata, vector_math, form, dtype):
+    report = metadata(drag(dtype, form))["loop:space"]
+    assert report.startswith("vectorised")
+
+
+def test_mixed_widths_use_vector_routines(metadata, vector_math):
+    """Float32 and float64 in one loop: both functions run in vectors, none lane by lane."""
+    b = UnitBuilder("mixed")
+    b.array("x", ir.f32)
+    b.array("y", ir.f64)
+    b.array("out", ir.f64, written=True)
+    (i,) = b.space("x")
+    x, y = b.load("x", ir.f32, i), b.load("y", ir.f64, i)
+    b.store("out", b.compute("add", b.cast(ir.f64, b.compute("exp", x)), b.compute("exp", y)), i)
+    found = metadata(b.unit())
+    assert found["loop:space"].startswith("vectorised")
+    vector_body = found["text:optimised-llvm-ir"].split("vector.body")[1].split("br i1")[0]
+    assert "call fastcc double @turnout_exp" not in vector_body
+
+
+def test_scalar_loops_give_the_reason(metadata):
+    b = UnitBuilder("reasons")
+    b.array("x", ir.f64)
+    b.array("out", ir.f64, written=True)
+    n = b.extent("x")
+    one = b.constant(ir.f64, 1.0)
+    b.store("out", b.for_((0, n, 1), (one,), lambda i, s: b.compute(
+        "fma", s, b.load("x", ir.f64, i), one), line=3), 0)  # fmt: skip
+    b.while_(
+        (one,),
+        lambda s: b.compute("less", s, b.load("x", ir.f64, 0)),
+        lambda s: b.compute("multiply", s, 2.0),
+        line=5,
+    )
+    b.for_((1, n, 1), (), lambda i: b.for_(
+        (1, i, 1), (), lambda j: b.store("out", b.compute(
+            "fmod", b.load("out", ir.f64, b.compute("subtract", j, 1)), one), j), line=9), line=8)
+    found = metadata(b.unit())
+    assert found["loop:3"] == "scalar: each round needs values of the round before"
+    assert found["loop:5"] == "unrolled completely or removed"
+    assert found["loop:8"] == "scalar: it contains another loop"
+    assert found["loop:9"] == "scalar: LLVM found no safe or profitable way"
+
+
+def test_while_loop_report(metadata):
+    b = UnitBuilder("newton")
+    b.array("x", ir.f64)
+    b.array("out", ir.f64, written=True)
+    (i,) = b.space("x")
+    x = b.load("x", ir.f64, i)
+    root = b.while_(
+        (x,),
+        lambda r: b.compute("greater", b.compute("multiply", r, r), x),
+        lambda r: b.compute("multiply", 0.5, b.compute("add", r, b.compute("divide", x, r))),
+        line=4,
+    )
+    b.store("out", root, i)
+    found = metadata(b.unit())
+    assert found["loop:4"] == "scalar: the number of rounds is not known in advance"
+    assert found["loop:space"] == "scalar: it contains another loop"
+
+
+def test_reports_of_unoptimised_and_debug_code(metadata):
+    assert metadata(axpy(), level=1)["loop:space"] == "scalar: optimisation level 1"
+    assert metadata(axpy(), debug=True)["loop:space"] == "scalar: every index is checked"
+
+
+def test_atomic_updates_are_reported(metadata):
+    b = UnitBuilder("shared")
+    b.array("x", ir.i64)
+    b.array("out", ir.i64, written=True)
+    (i,) = b.space("x")
+    b.store("out", i, b.load("x", ir.i64, i), combine="add")
+    report = metadata(b.unit())["loop:space"]
+    assert report == "scalar: it updates elements that its positions share"
+
+
+def test_inner_loop_of_constant_length_is_unrolled(metadata, device):
+    b = UnitBuilder("polynomial")
+    b.array("x", ir.f64)
+    b.array("out", ir.f64, written=True)
+    (i,) = b.space("x")
+    x = b.load("x", ir.f64, i)
+    b.local("power", ir.f64, 4)
+    b.store("power", x, 0)
+
+    def body(k):
+        before = b.load("power", ir.f64, b.compute("subtract", k, 1))
+        b.store("power", b.compute("multiply", before, x), k)
+
+    b.for_((1, 4, 1), (), body, line=2)
+    b.store("out", b.load("power", ir.f64, 3), i)
+    found = metadata(b.unit())
+    assert found["loop:2"] == "unrolled completely or removed"
+    assert found["loop:space"] == f"vectorised, {device.target.lanes} lanes"
+
+
+def test_local_arrays_in_memory_keep_positions_apart(load, metadata):
+    """A local array that stays in memory is one array for all lanes: no lanes then."""
+    b = UnitBuilder("scatter")
+    b.array("x", ir.i64)
+    b.array("out", ir.i64, written=True)
+    (i,) = b.space("x")
+    b.local("seen", ir.i64, 8)
+    x = b.load("x", ir.i64, i)
+    b.store("seen", i, x)
+    b.store("out", b.load("seen", ir.i64, b.compute("bit_xor", x, 1)), i)
+    unit = b.unit()
+    x = np.random.default_rng(0).integers(0, 8, 1000)
+    out = np.ones(1000, np.int64)
+    load(unit)((x, out), 1000)
+    assert (out == 0).all()
+    assert metadata(unit)["loop:space"].startswith("scalar")
+
+
+def test_which_loops_are_declared_parallel():
+    for unit in (axpy(), drag()):
+        assert may_declare_parallel(unit.body, unit.arrays)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_parallel"),
+    [
+        (("load", 2), ("store", 2), True),
+        (("load", 2), ("load", 2), True),
+        (("store", 1), ("load", 1), True),
+        (("store", 1), ("load", 2), False),
+        (("store", 2), ("load", 1), False),
+        (("store", 2), ("store", 1), False),
+        (("store", 1), ("store", 2), True),
+    ],
+)
+def test_accesses_that_llvm_may_move_are_not_declared_parallel(first, second, is_parallel):
+    b = UnitBuilder("moves")
+    b.array("a", ir.f64, written=True)
+    (i,) = b.space("a")
+    value = b.constant(ir.f64, 1.0)
+    for kind, stride in (first, second):
+        index = b.compute("add", b.compute("multiply", i, stride) if stride > 1 else i, 3)
+        if kind == "load":
+            b.load("a", ir.f64, index)
+        else:
+            b.store("a", value, index)
+    assert may_declare_parallel(b.unit().body, "a") is is_parallel
+
+
+def test_kept_text(metadata):
+    found = metadata(axpy())
+    assert "fmul double" in found["text:llvm-ir"]
+    assert "<" in found["text:optimised-llvm-ir"]
+    assert "ret" in found["text:assembly"]
+
+
+def test_text_and_reports_are_not_kept_for_code_that_is_only_run(device):
+    binary = turnout_cpu.turnout_compile(axpy(), device.target, Options())
+    assert not any(key.startswith(("text:", "loop:")) for key in binary.metadata)
+
+
+def test_a_target_without_features_compiles_anywhere(load, device):
+    plain = Target(backend="cpu", arch="", lanes=2)
+    unit = drag()
+    binary = turnout_cpu.turnout_compile(unit, plain, Options(keep_text=True))
+    assert "zmm" not in binary.metadata["text:assembly"]
+    assert "_ZGV" not in binary.metadata["text:llvm-ir"]
+
+
+def test_compilation_is_deterministic(device):
+    """Text and code are the same in processes with other hash seeds."""
+    program = (
+        "import hashlib, turnout_cpu; from unit_builder import drag\n"
+        "from turnout.plugin import Options\n"
+        "target = turnout_cpu.turnout_devices()[0].target\n"
+        "b = turnout_cpu.turnout_compile(drag(), target, Options(keep_text=True))\n"
+        "text = b.metadata['text:llvm-ir'].encode()\n"
+        "print(target, hashlib.sha256(text + b.payload).hexdigest())\n"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1
