@@ -77,12 +77,11 @@ def _taken(value: Any) -> Any:
 
 def type_key(specs: Sequence[ParameterSpec], values: Sequence[Any]) -> tuple[Hashable, ...]:
     """What of a call decides which code runs: exact types, never values."""
-    return tuple(
-        [
-            (value.dtype, value.ndim) if spec.rank and hasattr(value, "ndim") else type(value)
-            for spec, value in zip(specs, values, strict=True)
-        ]
-    )
+    key: list[Any] = [
+        (value.dtype, value.ndim) if spec.rank and hasattr(value, "ndim") else type(value)
+        for spec, value in zip(specs, values, strict=True)
+    ]
+    return tuple(key)
 
 
 def call_types(name: str, signature: Signature, values: Sequence[Any]) -> Types:
@@ -323,7 +322,8 @@ def overlap_problem(
     if may_coincide and _is_same_view(a, b):
         return None
     try:
-        if not np.shares_memory(a, b, max_work=_EXACT_OVERLAP_WORK):
+        # NumPy's annotations know two values of max_work only.
+        if not np.shares_memory(a, b, max_work=_EXACT_OVERLAP_WORK):  # type: ignore[arg-type]
             return None
     except np.exceptions.TooHardError:
         pass  # not proven distinct

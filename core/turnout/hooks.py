@@ -259,4 +259,3 @@ def turnout_lower_dispatch(
 
 
 MUST_HOOKS = ("turnout_devices", "turnout_compile", "turnout_launch")
-

@@ -190,9 +190,7 @@ class Executable:
         plan = lower_plan(lowered.plan, context.backend, context.device.target)
         self.plan = plan
         self._scratch = [step for step in plan.steps if isinstance(step, ir.Scratch)]
-        self._launches = [
-            self._launch(step) for step in plan.steps if isinstance(step, ir.Run)
-        ]
+        self._launches = [self._launch(step) for step in plan.steps if isinstance(step, ir.Run)]
         own = {spec.name for spec in self._specs if spec.rank}
         arrays = [array for unit in plan.units for array in unit.arrays.values()]
         self._written = sorted({a.name for a in arrays if a.is_written} & own)
@@ -224,10 +222,9 @@ class Executable:
             self._run_on_device(arguments)
         return self._result([arguments[spec.name] for spec in self.lowered.returned])
 
-    def _check(
-        self, arguments: dict[str, Any], values: Sequence[Any], samples: int | None
-    ) -> int:
-        count, problems = 0, []
+    def _check(self, arguments: dict[str, Any], values: Sequence[Any], samples: int | None) -> int:
+        count = 0
+        problems: list[str] = []
         if self._per_sample:
             count, problems = sample_count(self._specs, values, samples)
         problems += writability_problems((name, arguments[name]) for name in self._written)
@@ -263,9 +260,7 @@ class Executable:
     def _run_on_device(self, arguments: dict[str, Any]) -> None:
         """Run on a device with memory of its own; host arrays are copied there and back."""
         memory = self.context.memory
-        copied = {
-            name: value for name, value in arguments.items() if isinstance(value, np.ndarray)
-        }
+        copied = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
         given = sorted(copied.keys() - {spec.name for spec in self.lowered.returned})
         if given:
             warnings.warn(
@@ -293,9 +288,7 @@ class Executable:
         return tuple(returned) if is_tuple else returned[0]
 
     def _out_of_bounds(self, unit: ir.Unit, violation: IndexViolation) -> OutOfBoundsError:
-        sites = [
-            s for s in ir.statements(unit.body.body) if isinstance(s, ir.Load | ir.Store)
-        ]
+        sites = [s for s in ir.statements(unit.body.body) if isinstance(s, ir.Load | ir.Store)]
         site = sites[violation.site]
         file = self.kernel.source.source.file
         index = violation.index

@@ -30,7 +30,7 @@ class MathFunction:
     ----------
     name : str
     operation : str or None
-        The row of the table of operations that it is; None for functions with a meaning of their own.
+        Its row in the table of operations; None for functions with a meaning of their own.
     rule : {"float", "number", "special"}
         Whether integers are converted to float, kept, or the function has rules of its own.
     parameters : tuple of str
@@ -243,7 +243,7 @@ nan = np.nan
 MATH_FUNCTIONS: dict[str, MathFunction] = {
     name: value for name, value in list(globals().items()) if isinstance(value, MathFunction)
 }
-__all__ = [*sorted(MATH_FUNCTIONS), "e", "inf", "nan", "pi"]  # noqa: PLE0604
+__all__ = [*sorted(MATH_FUNCTIONS), "e", "inf", "nan", "pi"]
 
 _NUMPY_SPELLINGS = {
     np.arcsin: asin,
@@ -284,5 +284,3 @@ def float_type(dtype: DType) -> DType:
     if dtype.is_float:
         return dtype
     return f32 if dtype.bits <= 16 else f64
-
-

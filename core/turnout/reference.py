@@ -299,27 +299,11 @@ def _filled(operand: Any, count: int, length: int) -> Array:
 
 def _cast(result: ir.Value, operand: ir.Value) -> Step:
     number, source, target = result.number, operand.number, result.dtype
-    if operand.dtype.is_float and target.is_integer:
-
-        def saturate(lanes: _Environment) -> None:
-            lanes[number] = _saturated(lanes[source], target)
-
-        return saturate
 
     def convert(lanes: _Environment) -> None:
-        lanes[number] = lanes[source].astype(target.dtype)
+        lanes[number] = ir.convert(lanes[source], target)
 
     return convert
-
-
-def _saturated(value: Any, target: ir.DType) -> Any:
-    """Float to integer: truncated, out of range to the nearest end, NaN to 0."""
-    whole = np.trunc(value)
-    # Both limits are powers of two or 0, so they are exact as floats.
-    below, above = whole < float(target.minimum), whole >= float(target.maximum + 1)
-    inside = np.where(below | above | np.isnan(whole), 0, whole).astype(target.dtype)
-    limited = np.where(above, target(target.maximum), inside)
-    return np.where(below, target(target.minimum), limited)[()]
 
 
 def _extent(result: int, array: str, axis: int) -> Step:

@@ -291,7 +291,7 @@ def test_leaves_are_the_members_of_containers() -> None:
 
 
 def test_the_default_timer_is_that_of_the_arguments_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    from turnout import backends
+    backends = importlib.import_module("turnout.backends")
 
     asked = []
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import turnout_cpu
 from unit_builder import UnitBuilder, drag
 
+import turnout_cpu
 from turnout.plugin import CompileError, Device, Options, ir
 
 

@@ -76,3 +76,9 @@ def core_alone(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Enviro
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Environment:
     return create_environment(tmp_path_factory.mktemp("all"), wheels, "turnout[all]")
+
+
+@pytest.fixture(scope="session")
+def with_stranger(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Environment:
+    folder = tmp_path_factory.mktemp("stranger")
+    return create_environment(folder, wheels, "turnout[all]", "turnout-example")

@@ -26,10 +26,29 @@ scale(2.0, np.arange(3.0), out)
 print(*out)
 """
 
+SAXPY = """
+import numpy as np
+import turnout as tn
+
+@tn.perf_dispatch
+def saxpy(a, x, y, out): ...
+
+out = np.empty(3)
+saxpy(2.0, np.ones(3), np.ones(3), out)
+print(*out, *saxpy.implementations)
+"""
+
 
 def loaded_by(environment: Environment, statement: str) -> set[str]:
     code = f"import sys, json; {statement}; print(json.dumps(sorted(sys.modules)))"
     return set(json.loads(environment.check("python", "-c", code)))
+
+
+def run_program(environment: Environment, text: str, **variables: str) -> str:
+    # A file, because a kernel is compiled from its source.
+    file = environment.cwd / "program.py"
+    file.write_text(text, encoding="utf-8")
+    return environment.check("python", str(file), **variables)
 
 
 @pytest.fixture(params=["core_alone", "installed"])
@@ -56,13 +75,13 @@ def test_the_extra_brings_its_backend(installed: Environment) -> None:
 
 
 def test_a_kernel_runs(either: Environment) -> None:
-    file = either.cwd / "program.py"
-    file.write_text(KERNEL, encoding="utf-8")
-    assert either.check("python", str(file)) == "0.0 2.0 4.0\n"
+    assert run_program(either, KERNEL) == "0.0 2.0 4.0\n"
 
 
-def test_doctor_finds_every_backend_in_order(either: Environment) -> None:
-    assert "reference" in either.check("turnout", "doctor")
+def test_doctor_finds_every_backend_in_order(with_stranger: Environment) -> None:
+    report = with_stranger.check("turnout", "doctor")
+    for device in ("cpu:0", "example:0", "reference:0"):
+        assert device in report, report
 
 
 def test_the_module_is_the_command(core_alone: Environment) -> None:
@@ -85,3 +104,16 @@ def test_a_missing_backend_is_an_error_that_says_what_to_do(core_alone: Environm
     done = core_alone.run("python", "-c", code)
     assert done.returncode == 1
     assert "cpu" in done.stderr
+
+
+def test_the_backend_of_a_stranger_runs_kernels(with_stranger: Environment) -> None:
+    assert run_program(with_stranger, KERNEL, TURNOUT_BACKEND="example") == "0.0 2.0 4.0\n"
+
+
+def test_the_backend_of_a_stranger_passes_the_conformance_suite(with_stranger: Environment) -> None:
+    report = with_stranger.check("turnout", "check", "example")
+    assert report.splitlines()[-1].startswith("conformance example:0"), report
+
+
+def test_the_implementation_of_a_stranger_is_picked_up(with_stranger: Environment) -> None:
+    assert run_program(with_stranger, SAXPY) == "3.0 3.0 3.0 saxpy_in_two_passes\n"

@@ -231,10 +231,10 @@ class For:
     """``for index in range(start, stop, step)`` with carried values; all bounds are i64.
 
     ``body.parameters`` is the index followed by the carried values; the body yields their next
-    values, and the results are their last ones. ``step`` is a non-zero value; the trip count is
-    Python's. `start`, `stop` and `step` are read once. ``independent`` promises that iterations may
-    run in any order and at the same time. ``intent`` is what the author asked for, of use only until
-    the loop has found its place in a plan: "" (decide), "serial" or "parallel".
+    values, and the results are their last ones. The trip count is Python's, and 0 where ``step`` is
+    0. `start`, `stop` and `step` are read once. ``independent`` promises that iterations may run in
+    any order and at the same time. ``intent`` is what the author asked for, of use only until the
+    loop has found its place in a plan: "" (decide), "serial" or "parallel".
     """
 
     results: tuple[Value, ...]
@@ -371,7 +371,8 @@ class Run:
     """Plan step: run one unit; its parameters name kernel arguments or scratch arrays.
 
     ``exclusive`` are pairs of array parameters whose memory must not overlap, because positions run
-    in any order; ``elementwise`` are pairs that may be exactly the same memory, not overlap in part.
+    in any order; ``elementwise`` are pairs that may be exactly the same memory, but not overlap in
+    part.
     """
 
     unit: Unit

@@ -227,6 +227,7 @@ _ROWS = (
     _row("erf", 1, "float", _elementwise(math.erf), ulp=(5, 3)),
 )
 
+
 def convert(value: Any, target: DType) -> Any:
     """The meaning of `turnout.ir.Cast` on NumPy arrays and scalars."""
     if value.dtype.kind != "f" or not target.is_integer:

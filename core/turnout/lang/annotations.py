@@ -17,13 +17,12 @@ RESERVED_NAMES = ("device", "samples")
 """Keywords of every kernel call, so no parameter may have these names."""
 
 
-
 def as_dtype(value: object) -> DType | None:
     """The element type that `value` spells (``f32``, ``np.float32``, ``float``), or None."""
     if isinstance(value, DType):
         return value
     if value in (int, float, bool):
-        return {int: i64, float: f64, bool: bool_}[value]  # type: ignore[index]
+        return {int: i64, float: f64, bool: bool_}[value]
     if isinstance(value, np.dtype):
         return from_numpy(value)
     if isinstance(value, type) and issubclass(value, np.generic):
@@ -306,7 +305,9 @@ def _spec(name: str, annotation: object) -> ParameterSpec | None:
         # As in plain Python: any int or float, weak in NumPy's sense.
         return ParameterSpec(name, "param", None, 0, annotation="Param")
     dtype = as_dtype(annotation)
-    return dtype and ParameterSpec(name, "param", dtype, 0, annotation=f"Param[{dtype}]")
+    if dtype is None:
+        return None
+    return ParameterSpec(name, "param", dtype, 0, annotation=f"Param[{dtype}]")
 
 
 def _returns(
@@ -328,5 +329,3 @@ def _returns(
             )
         specs.append(spec)
     return tuple(specs), is_tuple
-
-

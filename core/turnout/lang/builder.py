@@ -133,9 +133,7 @@ class Builder:
         dtype = dtype or type_of(scalar)
         return Number(self.materialise(scalar, strong(dtype)), weakness(dtype))
 
-    def arithmetic(
-        self, operation: str, operands: Sequence[Scalar], dtype: DType | Weak
-    ) -> Number:
+    def arithmetic(self, operation: str, operands: Sequence[Scalar], dtype: DType | Weak) -> Number:
         """One operation on operands converted to `dtype`; the result keeps its weakness."""
         values = [self.materialise(operand, strong(dtype)) for operand in operands]
         result = self.compute(operation, *values)
@@ -159,7 +157,8 @@ class Builder:
         for one, other in ((left, right), (right, left)):
             if isinstance(one, Known):
                 return Known(absorbing) if bool(one.value) is absorbing else self.truth(other)
-        assert isinstance(left, Number) and isinstance(right, Number)
+        assert isinstance(left, Number)
+        assert isinstance(right, Number)
         return Number(
             self.compute(operation, self.cast(left.value, bool_), self.cast(right.value, bool_))
         )
@@ -169,7 +168,7 @@ class Builder:
         types = [type_of(left), type_of(right)]
         if isinstance(left, Known) and isinstance(right, Known):
             return Known(bool(_FOLD[operation](left.value, right.value)))
-        if all(isinstance(t, str) and t == "int" or _is_integral(t) for t in types):
+        if all((isinstance(t, str) and t == "int") or _is_integral(t) for t in types):
             return self._compare_integers(operation, left, right)
         return self.arithmetic(operation, (left, right), result_type(types))
 
@@ -191,7 +190,8 @@ class Builder:
 
     def _compare_mixed_signs(self, operation: str, left: Scalar, right: Scalar) -> Scalar:
         """Signed against u64: compare as u64 where the signed side is not negative."""
-        assert isinstance(left, Number) and isinstance(right, Number)
+        assert isinstance(left, Number)
+        assert isinstance(right, Number)
         signed_is_left = left.value.dtype.kind == "i"
         signed = left if signed_is_left else right
         negative = self.compute("less", signed.value, self.constant(0, signed.value.dtype))

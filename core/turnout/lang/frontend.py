@@ -12,15 +12,18 @@ from ..ir import DType, Region, Value, i64
 from .annotations import ParameterSpec, Signature
 from .builder import Builder
 from .cleanup import without_dead_code
-from .lowering import Context, FunctionLowering, PlaneInput, TupleValue
+from .lowering import FunctionLowering
 from .names import FreeNames
 from .plans import ArrayPlan, LoopNote
+from .scope import Context
 from .source import FunctionSource
 from .values import (
     ArrayValue,
     Known,
     Number,
     Operand,
+    PlaneInput,
+    TupleValue,
     VectorValue,
     Weak,
     is_number,
@@ -110,9 +113,7 @@ def _array_value(builder: Builder, spec: ParameterSpec, is_writable: bool) -> Ar
     return ArrayValue(spec.name, spec.dtype, extents, (), is_writable)
 
 
-def _lower_array_form(
-    kernel: KernelSource, types: Mapping[str, DType | Weak]
-) -> LoweredKernel:
+def _lower_array_form(kernel: KernelSource, types: Mapping[str, DType | Weak]) -> LoweredKernel:
     builder = Builder()
     parameters: list[ir.Parameter] = []
     environment: dict[str, object] = {}
@@ -134,12 +135,8 @@ def _lower_array_form(
             "a kernel of the array form returns nothing; write the result into an array argument",
             kernel.source.location(kernel.source.tree),
         )
-    plan = ArrayPlan(
-        kernel.unit_name, kernel.source, builder, tuple(parameters), kernel.fast_math
-    )
-    return LoweredKernel(
-        plan.build((*builder.entry(), *builder.block)), (), tuple(plan.notes)
-    )
+    plan = ArrayPlan(kernel.unit_name, kernel.source, builder, tuple(parameters), kernel.fast_math)
+    return LoweredKernel(plan.build((*builder.entry(), *builder.block)), (), tuple(plan.notes))
 
 
 def _no_planes(name: str) -> Operand:
@@ -172,9 +169,7 @@ class _SampleForm:
         if name not in self.loaded:
             with self.builder.reopened(self.loads):
                 spec = self.specs[name]
-                items = tuple(
-                    self._load(name, indices) for indices in self._indices(spec.width)
-                )
+                items = tuple(self._load(name, indices) for indices in self._indices(spec.width))
             self.loaded[name] = VectorValue(items) if spec.width else items[0]
         return self.loaded[name]
 
@@ -337,7 +332,8 @@ class _SampleForm:
         self, unit: ir.Unit
     ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
         """A plane may be its own output; tables and other outputs must be distinct from outputs."""
-        exclusive, elementwise = [], []
+        exclusive: list[tuple[str, str]] = []
+        elementwise: list[tuple[str, str]] = []
         arrays = list(unit.arrays.values())
         for position, first in enumerate(arrays):
             for second in arrays[position + 1 :]:

@@ -29,9 +29,7 @@ class Affine:
         for number, coefficient in other.terms:
             terms[number] = terms.get(number, 0) + sign * coefficient
         kept = tuple(sorted((n, c) for n, c in terms.items() if c))
-        return Affine(
-            self.scale + sign * other.scale, kept, self.constant + sign * other.constant
-        )
+        return Affine(self.scale + sign * other.scale, kept, self.constant + sign * other.constant)
 
     def times(self, factor: int) -> Affine:
         terms = tuple((n, c * factor) for n, c in self.terms if factor)

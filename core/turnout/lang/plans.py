@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from .. import ir
 from ..errors import KernelError
 from ..ir import Region, Value, i64
+from ..ir.transform import with_regions
 from .builder import Builder
 from .cleanup import without_dead_code
 from .lowering import trip_count
@@ -132,7 +133,8 @@ class ArrayPlan:
         if refusal:
             if loop.intent == "parallel":
                 raise KernelError(
-                    f"this loop is declared tn.parallel, but {refusal}", self.source.line_location(loop.line)
+                    f"this loop is declared tn.parallel, but {refusal}",
+                    self.source.line_location(loop.line),
                 )
             self._note(loop, False, refusal)
             return None
@@ -171,9 +173,7 @@ class ArrayPlan:
                     return analysis.why_shared(array, index, self.constants)
         return ""
 
-    def _perfect_prefix(
-        self, prefix: tuple[ir.Statement, ...]
-    ) -> tuple[ir.Statement, ...] | None:
+    def _perfect_prefix(self, prefix: tuple[ir.Statement, ...]) -> tuple[ir.Statement, ...] | None:
         """What stands before an inner loop, less what can move into the prologue.
 
         None where something there is not pure, so that the loops are not perfectly nested.
@@ -203,24 +203,18 @@ class ArrayPlan:
         return tuple(self._marked(statement) for statement in body)
 
     def _marked(self, statement: ir.Statement) -> ir.Statement:
-        def region(r: Region) -> Region:
-            return replace(r, body=self._inner_loops(r.body))
-
-        match statement:
-            case ir.For():
-                reason = self._inner_refusal(statement)
-                found = reason or "its iterations are independent too"
-                self._note(statement, False, f"it runs inside of a parallel loop; {found}")
-                return replace(statement, body=region(statement.body), independent=not reason)
-            case ir.While():
-                self._note(statement, False, "a while loop runs in order")
-                return replace(statement, body=region(statement.body))
-            case ir.If():
-                then, otherwise = region(statement.then), region(statement.otherwise)
-                return replace(statement, then=then, otherwise=otherwise)
-            case ir.Switch() | ir.Dispatch():
-                return replace(statement, arms=tuple(region(arm) for arm in statement.arms))
-        return statement
+        marked = with_regions(
+            statement,
+            [replace(r, body=self._inner_loops(r.body)) for r in statement.regions],
+        )
+        if isinstance(marked, ir.While):
+            self._note(marked, False, "a while loop runs in order")
+        if isinstance(marked, ir.For):
+            reason = self._inner_refusal(marked)
+            found = reason or "its iterations are independent too"
+            self._note(marked, False, f"it runs inside of a parallel loop; {found}")
+            return replace(marked, independent=not reason)
+        return marked
 
     def _inner_refusal(self, loop: ir.For) -> str:
         if loop.intent == "serial":
@@ -357,9 +351,7 @@ class ArrayPlan:
                 result.append(parameter)
         for name, (dtype, rank) in arrays.items():
             if name in (read | written | measured) - local:
-                result.append(
-                    ir.ArrayParameter(name, dtype, rank, name in read, name in written)
-                )
+                result.append(ir.ArrayParameter(name, dtype, rank, name in read, name in written))
         order = {parameter.name: n for n, parameter in enumerate(self.parameters)}
         return tuple(sorted(result, key=lambda p: order.get(p.name, len(order))))
 
@@ -383,9 +375,7 @@ class ArrayPlan:
                     exclusive.append((first, second))
         return tuple(exclusive), tuple(elementwise)
 
-    def _may_coincide(
-        self, pair: tuple[str, str], nest: _Nest, analysis: LoopAnalysis
-    ) -> bool:
+    def _may_coincide(self, pair: tuple[str, str], nest: _Nest, analysis: LoopAnalysis) -> bool:
         def is_private(a: LoopAnalysis, loop: ir.For) -> bool:
             stride = self.constants.get(loop.step.number, 1)
             return a.is_private(pair, loop.body.parameters[0], stride, self.constants)
@@ -428,15 +418,18 @@ def _rewritten(
     """Atomic updates of `arrays` (of all where None) as load, operation and store."""
     result: list[ir.Statement] = []
     for statement in body:
-        if isinstance(statement, ir.Store) and statement.combine:
-            if arrays is None or statement.array in arrays:
-                with builder.reopened(result):
-                    old = builder.value(statement.value.dtype)
-                    builder.emit(ir.Load(old, statement.array, statement.indices, statement.line))
-                    new = _combined(builder, statement.combine, old, statement.value)
-                    builder.emit(replace(statement, value=new, combine=None))
-                continue
-        result.append(_with_regions(statement, builder, arrays))
+        if (
+            isinstance(statement, ir.Store)
+            and statement.combine is not None
+            and (arrays is None or statement.array in arrays)
+        ):
+            with builder.reopened(result):
+                old = builder.value(statement.value.dtype)
+                builder.emit(ir.Load(old, statement.array, statement.indices, statement.line))
+                new = _combined(builder, statement.combine, old, statement.value)
+                builder.emit(replace(statement, value=new, combine=None))
+            continue
+        result.append(_updated_inside(statement, builder, arrays))
     return tuple(result)
 
 
@@ -446,28 +439,16 @@ def _combined(builder: Builder, operation: str, old: Value, value: Value) -> Val
     return builder.compute(operation, old, value)
 
 
-def _with_regions(
+def _updated_inside(
     statement: ir.Statement, builder: Builder, arrays: set[str] | None
 ) -> ir.Statement:
-    def region(r: Region) -> Region:
-        return replace(r, body=_rewritten(r.body, builder, arrays))
-
-    match statement:
-        case ir.For():
-            return replace(statement, body=region(statement.body))
-        case ir.While():
-            return replace(statement, body=region(statement.body))
-        case ir.If():
-            then, otherwise = region(statement.then), region(statement.otherwise)
-            return replace(statement, then=then, otherwise=otherwise)
-        case ir.Switch() | ir.Dispatch():
-            return replace(statement, arms=tuple(region(arm) for arm in statement.arms))
-    return statement
+    regions = [replace(r, body=_rewritten(r.body, builder, arrays)) for r in statement.regions]
+    return with_regions(statement, regions)
 
 
 def _plain_updates(statement: ir.Statement, builder: Builder) -> ir.Statement:
     """In a statement that runs in order no update needs to be atomic."""
-    return _with_regions(statement, builder, None)
+    return _updated_inside(statement, builder, None)
 
 
 def _private_updates(

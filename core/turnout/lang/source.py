@@ -69,7 +69,9 @@ def read_lines(function: Callable[..., Any]) -> list[str]:
     if function.__name__ == "<lambda>":
         raise KernelError("a lambda cannot be compiled; write the function with def")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise KernelError(f"{function.__name__} is a coroutine or generator; write a plain function")
+        raise KernelError(
+            f"{function.__name__} is a coroutine or generator; write a plain function"
+        )
     file = function.__code__.co_filename
     linecache.checkcache(file)
     lines = linecache.getlines(file, function.__globals__)
@@ -93,7 +95,7 @@ def parse_function(function: Callable[..., Any], lines: list[str]) -> FunctionSo
         module = ast.parse(f"if True:\n{text}" if is_indented else text)
     except SyntaxError as error:
         raise KernelError(
-            f"the source of {function.__name__} in {code.co_filename} does not parse ({error.msg}); "
+            f"the source of {function.__name__} in {code.co_filename} does not parse: {error.msg}; "
             "has the file changed since it was imported?"
         ) from None
     body = module.body[0].body if is_indented else module.body  # type: ignore[attr-defined]

@@ -58,7 +58,7 @@ class ArrayValue:
 
 @dataclass(frozen=True)
 class RangeValue:
-    """``range(...)`` as the iterable of a loop; `intent` is "serial" or "parallel" where wrapped."""
+    """``range(...)`` to iterate over; `intent` is "serial" or "parallel" where it is wrapped."""
 
     bounds: tuple[Scalar, ...]
     intent: str = ""
@@ -69,6 +69,20 @@ class Undefined:
     """A local that may have no value here, and why."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class TupleValue:
+    """A tuple or list display."""
+
+    items: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class PlaneInput:
+    """A per-sample parameter that has not been read or assigned yet."""
+
+    name: str
 
 
 Scalar = Known | Number
@@ -157,3 +171,68 @@ def describe_operand(value: Operand) -> str:
 def fits(value: Any, dtype: DType) -> bool:
     """Whether a known Python int is in the range of an integer type."""
     return dtype.minimum <= value <= dtype.maximum
+
+
+@dataclass(frozen=True)
+class Retyped:
+    """A value before a loop, carried with a wider type."""
+
+    value: Scalar
+    dtype: DType | Weak
+
+
+def is_same(first: Any, second: Any) -> bool:
+    """Whether two operands are one, so that paths that give them need no join."""
+    if first is second:
+        return True
+    if isinstance(first, Known) and isinstance(second, Known):
+        if type(first.value) is not type(second.value):
+            return False
+        if isinstance(first.value, float):
+            return first.value.hex() == second.value.hex()
+        return bool(first.value == second.value)
+    return bool(type(first) is type(second) and first == second)
+
+
+def is_undefined(value: Any) -> bool:
+    """Whether a local has, or may have, no value."""
+    return value is None or isinstance(value, Undefined)
+
+
+def width_of(value: Any) -> int | None:
+    """0 for a scalar, the width of a vector, None for what cannot be carried or merged."""
+    if isinstance(value, VectorValue):
+        return len(value.items)
+    if isinstance(value, Number | Retyped):
+        return 0
+    return 0 if isinstance(value, Known) and is_number(value.value) else None
+
+
+def scalars_of(operand: Any) -> tuple[Any, ...]:
+    """The components of a vector, or the scalar itself."""
+    return operand.items if isinstance(operand, VectorValue) else (operand,)
+
+
+def types_of(operand: Any) -> list[DType | Weak]:
+    """The types of the components of an operand that a loop carries."""
+    return [
+        item.dtype if isinstance(item, Retyped) else type_of(item) for item in scalars_of(operand)
+    ]
+
+
+def values_of(carried: dict[str, Any]) -> tuple[ir.Value, ...]:
+    """The SSA values of carried operands, in order."""
+    return tuple(item.value for operand in carried.values() for item in scalars_of(operand))
+
+
+def zero_like(value: Any) -> Any:
+    """Zeros of the type of an operand."""
+    if isinstance(value, VectorValue):
+        return VectorValue(tuple(zero_like(item) for item in value.items))
+    dtype = type_of(value)
+    if dtype == "int":
+        return Known(0)
+    if dtype == "float":
+        return Known(0.0)
+    assert isinstance(dtype, DType)
+    return Known(dtype.dtype.type(0)) if not dtype.is_bool else Known(False)

@@ -15,6 +15,7 @@ Launches are synchronous, so the core's defaults for sync, timer and memory are 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import sys
@@ -93,7 +94,11 @@ def turnout_compile(unit: ir.Unit, target: Target, options: Options) -> Binary:
         options.level,
         keep_text=options.keep_text,
     )
-    metadata = {"debug": str(options.debug)}
+    metadata = {
+        "debug": str(options.debug),
+        "symbols": ",".join(compiled.symbols),
+        "sha256": hashlib.sha256(compiled.code).hexdigest(),
+    }
     if options.keep_text:
         from .report import loop_reports
 
@@ -114,8 +119,11 @@ def turnout_launch(binary: Binary, unit: ir.Unit) -> Launcher:
 
     if binary.kind != _KIND:
         raise CompileError("cpu", f"binary {binary.entry!r} is {binary.kind!r}, not {_KIND!r}")
-    loaded = compiler.Loaded(binary.payload, binary.entry)
-    if binary.metadata.get("debug") == "True":
+    if binary.metadata.get("sha256") != hashlib.sha256(binary.payload).hexdigest():
+        raise CompileError("cpu", f"the code of binary {binary.entry!r} is damaged")
+    symbols = filter(None, binary.metadata["symbols"].split(","))
+    loaded = compiler.Loaded(binary.payload, binary.entry, symbols)
+    if binary.metadata["debug"] == "True":
         return launcher.CheckingLauncher(loaded, unit)
     return launcher.CpuLauncher(loaded, unit)
 

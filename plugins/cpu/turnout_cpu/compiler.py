@@ -6,9 +6,11 @@ waits for the lock, so that a child never starts with half-done work of another 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import llvmlite
@@ -45,6 +47,8 @@ class Compiled:
     """Object code, and the text of the optimised module and its assembly where asked for."""
 
     code: bytes
+    symbols: tuple[str, ...]
+    """Functions of other libraries that the code calls."""
     optimised: str = ""
     assembly: str = ""
 
@@ -112,11 +116,30 @@ def compile_text(
         optimised, assembly = "", ""
         if keep_text:
             optimised, assembly = str(module), machine.emit_assembly(module)
-        return Compiled(machine.emit_object(module), optimised, assembly)
+        symbols = tuple(
+            function.name
+            for function in module.functions
+            if function.is_declaration and not function.name.startswith("llvm.")
+        )
+        return Compiled(machine.emit_object(module), symbols, optimised, assembly)
 
 
 class Loaded:
     """Object code in memory; it stays there as long as this object does.
+
+    Parameters
+    ----------
+    code : bytes
+        Intact object code for this machine: LLVM ends the process on anything else.
+    entry : str
+        Name of the entry point.
+    symbols : iterable of str
+        Functions of other libraries that the code calls.
+
+    Raises
+    ------
+    CompileError
+        A symbol or the entry point is missing.
 
     Attributes
     ----------
@@ -124,25 +147,27 @@ class Loaded:
         Where the entry point is.
     """
 
-    def __init__(self, code: bytes, entry: str) -> None:
+    def __init__(self, code: bytes, entry: str, symbols: Iterable[str]) -> None:
         host()
         with _lock:
-            _load_vector_library()
+            _load_libraries()
+            missing = [symbol for symbol in symbols if not llvm.address_of_symbol(symbol)]
+            if missing:
+                raise CompileError("cpu", f"the code calls {', '.join(missing)}, not found here")
             # An engine of its own gives all memory back with it, unlike a library in a shared
             # LLJIT. It only links here, so its target machine needs no processor.
             machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-            try:
-                self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-                self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-                self._engine.finalize_object()
-                self.address = self._engine.get_function_address(entry)
-            except RuntimeError as error:
-                raise CompileError("cpu", f"the object code cannot be loaded: {error}") from error
+            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+            self._engine.finalize_object()
+            self.address = self._engine.get_function_address(entry)
         if not self.address:
             raise CompileError("cpu", f"the object code has no entry point {entry!r}")
 
 
 @functools.cache
-def _load_vector_library() -> None:
-    if vector_math.available_symbols():
-        llvm.load_library_permanently(vector_math.LIBRARY_NAME)
+def _load_libraries() -> None:
+    """Let LLVM find math functions; where a library has another name, its symbols are there."""
+    for name in (vector_math.LIBRARY_NAME, "libm.so.6"):
+        with contextlib.suppress(RuntimeError):
+            llvm.load_library_permanently(name)

@@ -1,0 +1,235 @@
+"""Names and values of one function body, and how they join where control flow joins.
+
+Locals live in an environment from names to operands; an assignment rebinds a name. Where branches
+meet, names that differ are merged into results of the joining statement.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from .. import ir
+from ..ir import DType, Region, Value, bool_
+from .builder import Builder, TypingError
+from .names import FreeNames, Func
+from .source import FunctionSource
+from .syntax import assigned_names
+from .values import (
+    Known,
+    Number,
+    Operand,
+    PlaneInput,
+    Scalar,
+    TupleValue,
+    Undefined,
+    VectorValue,
+    describe,
+    describe_operand,
+    is_number,
+    is_same,
+    is_undefined,
+    result_type,
+    strong,
+    type_of,
+    weakness,
+    width_of,
+    zero_like,
+)
+
+VALUE = "$value"
+RETURNED = "$returned"
+
+
+@dataclass
+class Context:
+    """What the lowering of one kernel shares between its own body and inlined helpers."""
+
+    builder: Builder
+    read_plane: Callable[[str], Operand]
+    sample_index: Number | None = None
+    sample_count: Number | None = None
+    asserted_loops: int = 0
+    dispatch_count: int = 0
+    dispatch_names: list[str] = field(default_factory=list)
+    local_count: int = 0
+    call_stack: list[Func] = field(default_factory=list)
+
+
+class Scope:
+    """The environment of one function body and the builder it emits into."""
+
+    def __init__(
+        self,
+        context: Context,
+        source: FunctionSource,
+        free: FreeNames,
+        environment: dict[str, Any],
+    ) -> None:
+        self.context = context
+        self.builder = context.builder
+        self.source = source
+        self.free = free
+        self.environment = environment
+        self.environment[RETURNED] = Known(False)
+        self.loop_exits: list[tuple[str, str]] = []
+        self.locals = {
+            *environment,
+            *assigned_names(source.tree.body),
+        }
+        self.return_count: int | None = None
+        # Of the loop that is being lowered: its carried values on entry, after its body, and the
+        # environment and block of the body.
+        self.initial: tuple[Value, ...] = ()
+        self.next_values: tuple[Value, ...] = ()
+        self.after_body: tuple[dict[str, Any], list[ir.Statement]] = ({}, [])
+
+    # -- errors and names ------------------------------------------------------------------------
+
+    def fail(self, node: ast.AST, message: str) -> NoReturn:
+        raise self.source.error(message, node)
+
+    @contextmanager
+    def at(self, node: ast.AST) -> Iterator[None]:
+        """Give a broken type rule its place in the source."""
+        try:
+            yield
+        except TypingError as error:
+            raise self.source.error(str(error), node) from None
+
+    def read(self, name: str, node: ast.AST) -> Any:
+        if name in self.locals:
+            value = self.environment.get(name)
+            if value is None:
+                self.fail(node, f"{name!r} has no value here; assign it before this line")
+            if isinstance(value, Undefined):
+                self.fail(node, f"{name!r} may have no value here: {value.reason}")
+            if isinstance(value, PlaneInput):
+                value = self.environment[name] = self.context.read_plane(value.name)
+            return value
+        try:
+            return self.free.resolve(name)
+        except (LookupError, TypeError) as error:
+            self.fail(node, str(error))
+
+    def describe(self, value: Any) -> str:
+        if isinstance(value, TupleValue):
+            return f"a tuple or list of {len(value.items)}"
+        if isinstance(value, PlaneInput):
+            return f"the parameter {value.name!r}"
+        if value is None:
+            return "undefined"
+        return describe_operand(value)
+
+    def as_scalar(self, value: Any, node: ast.AST) -> Scalar:
+        if isinstance(value, Number) or (isinstance(value, Known) and is_number(value.value)):
+            return value
+        self.fail(node, f"a number is needed here, not {self.describe(value)}")
+
+    def items_of(self, value: Any, node: ast.AST) -> Sequence[Any]:
+        match value:
+            case TupleValue(items) | VectorValue(items):
+                return items
+            case Known(tuple() as items):
+                return [Known(item) for item in items]
+        self.fail(node, f"{self.describe(value)} has no items; loop over a range")
+
+    # -- joining ---------------------------------------------------------------------------------
+
+    def branch(
+        self, condition: Number, then: Callable[[], None], otherwise: Callable[[], None]
+    ) -> None:
+        """An `ir.If` whose arms are lowered by the two callables."""
+        arms = [self.arm(then), self.arm(otherwise)]
+        results, yields = self.merge(arms)
+        regions = [
+            Region((), tuple(block), tuple(values))
+            for (_, block), values in zip(arms, yields, strict=True)
+        ]
+        self.builder.emit(
+            ir.If(results, self.builder.materialise(condition, bool_), regions[0], regions[1])
+        )
+
+    def arm(self, lower: Callable[[], None]) -> tuple[dict[str, Any], list[ir.Statement]]:
+        before = self.environment
+        self.environment = dict(before)
+        with self.builder.nested() as block:
+            lower()
+        after, self.environment = self.environment, before
+        return after, block
+
+    def merge(
+        self, arms: Sequence[tuple[dict[str, Any], list[ir.Statement]]]
+    ) -> tuple[tuple[Value, ...], list[list[Value]]]:
+        """Join the environments of several arms into the current one."""
+        results: list[Value] = []
+        yields: list[list[Value]] = [[] for _ in arms]
+        names = dict.fromkeys(name for environment, _ in arms for name in environment)
+        for name in names:
+            values = [environment.get(name) for environment, _ in arms]
+            if all(is_same(value, values[0]) for value in values):
+                self.environment[name] = values[0]
+                continue
+            blocks = [block for _, block in arms]
+            self.environment[name] = self.join(name, values, blocks, results, yields)
+        return tuple(results), yields
+
+    def join(
+        self,
+        name: str,
+        values: list[Any],
+        blocks: list[list[ir.Statement]],
+        results: list[Value],
+        yields: list[list[Value]],
+    ) -> Any:
+        """One operand that stands for `values`, one of which each arm gives."""
+        values = [
+            self.context.read_plane(value.name) if isinstance(value, PlaneInput) else value
+            for value in values
+        ]
+        defined = [value for value in values if not is_undefined(value)]
+        if len(defined) < len(values):
+            if not name.startswith(VALUE):
+                return Undefined("it is assigned on some of the paths that lead here only")
+            # A path that does not return skips every use of the returned value.
+            values = [zero_like(defined[0]) if is_undefined(v) else v for v in values]
+        widths = {width_of(value) for value in values}
+        if None in widths or len(widths) > 1:
+            return Undefined("it is something else on each path that leads here")
+        if widths == {0}:
+            return self.join_scalars(values, blocks, results, yields)
+        rows = zip(*(value.items for value in values), strict=True)
+        return VectorValue(
+            tuple(self.join_scalars(list(row), blocks, results, yields) for row in rows)
+        )
+
+    def join_scalars(
+        self,
+        values: list[Any],
+        blocks: list[list[ir.Statement]],
+        results: list[Value],
+        yields: list[list[Value]],
+    ) -> Number:
+        dtype = result_type([type_of(value) for value in values])
+        result = self.builder.value(strong(dtype))
+        results.append(result)
+        for value, block, row in zip(values, blocks, yields, strict=True):
+            with self.builder.reopened(block):
+                row.append(self.builder.materialise(value, strong(dtype)))
+        return Number(result, weakness(dtype))
+
+    def convert_to_store(self, value: Scalar, dtype: DType, node: ast.AST, where: str) -> Number:
+        """`value` as `dtype` under NumPy's same_kind rule, or an error with the fix."""
+        given = type_of(value)
+        allowed = ir.can_store(strong(given), dtype) or (given == "int" and dtype.is_integer)
+        if not allowed:
+            self.fail(
+                node,
+                f"{where} holds {dtype}, and a value of type {describe(given)} does not convert to "
+                f"it by itself; write {dtype.name.rstrip('_')}(...) where that is meant",
+            )
+        with self.at(node):
+            return Number(self.builder.materialise(value, dtype))
