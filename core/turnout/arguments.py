@@ -1,14 +1,17 @@
 """The arguments of one kernel call: bound, typed, checked.
 
 Nothing is launched before everything is checked, and all problems of a call are listed in one
-`CallError`. What depends on types alone is checked once per combination of types (`call_types`);
-shapes, writability and overlap at every call (`check_call`).
+`CallError`. What types decide is checked once per combination of types (`call_types`); lengths,
+writability, overlap and the range of numbers at every call.
 """
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import operator
+import reprlib
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,97 +21,154 @@ from .backends import host_array
 from .errors import CallError
 from .ir import DType, f32, f64, i64
 from .lang import ParameterSpec, Signature, Weak
+from .loading import DeviceContext
 
 Types = dict[str, DType | Weak]
 
+_HOST_TYPES = frozenset({np.ndarray, bool, int, float, *np.sctypeDict.values()})
 _EXACT_OVERLAP_WORK = 100_000
 """How hard NumPy tries to prove that interleaved arrays share no element."""
 
 
-def bind(signature: inspect.Signature, name: str, args: tuple[Any, ...], kwargs: Any) -> list[Any]:
-    """The values of all parameters in order, defaults filled in.
+# -- binding -------------------------------------------------------------------------------------
 
-    Raises
-    ------
-    CallError
-        For unknown, missing or repeated arguments, all of them listed.
-    """
-    parameters = list(signature.parameters)
-    problems = []
-    if len(args) > len(parameters):
-        problems.append(f"{len(args)} positional arguments given, {len(parameters)} allowed")
-    values = dict(zip(parameters, args, strict=False))
-    for keyword, value in kwargs.items():
-        if keyword not in signature.parameters:
-            problems.append(f"unknown argument {keyword!r}")
-        elif keyword in values:
-            problems.append(f"argument {keyword!r} is given twice")
-        else:
-            values[keyword] = value
-    for parameter in signature.parameters.values():
-        if parameter.name in values:
-            continue
-        if parameter.default is parameter.empty:
-            problems.append(f"argument {parameter.name!r} is missing")
-        else:
-            values[parameter.name] = parameter.default
-    if problems:
-        raise call_error(name, problems, f"its parameters are {', '.join(parameters)}")
-    return [values[parameter] for parameter in parameters]
+
+class Binder:
+    """Brings the arguments of calls into the order of the parameters, defaults filled in."""
+
+    def __init__(self, name: str, signature: inspect.Signature) -> None:
+        self._name = name
+        parameters = signature.parameters.values()
+        self._names = [p.name for p in parameters]
+        self._positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        self._keywords = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
+        self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self.count = len(self._names) if len(self._positional) == len(self._names) else -1
+        """Calls with so many positional arguments, and no keyword, are bound already."""
+
+    def __call__(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        """The values of all parameters in order.
+
+        Raises
+        ------
+        CallError
+            For unknown, missing or repeated arguments, all of them listed.
+        """
+        values = {**self._defaults, **dict(zip(self._positional, args, strict=False)), **keywords}
+        problems = list(self._problems(args, keywords, values))
+        if problems:
+            raise call_error(self._name, problems, f"its parameters are {', '.join(self._names)}")
+        return [values[name] for name in self._names]
+
+    def _problems(
+        self, args: Sequence[Any], keywords: Mapping[str, Any], values: Mapping[str, Any]
+    ) -> Iterable[str]:
+        given = self._positional[: len(args)]
+        if len(args) > len(given):
+            yield f"{len(args)} positional arguments given, {len(given)} allowed"
+        for keyword in keywords:
+            if keyword in given:
+                yield f"argument {keyword!r} is given twice"
+            elif keyword not in values or keyword not in self._names:
+                yield f"unknown argument {keyword!r}{self._closest(keyword)}"
+            elif keyword not in self._keywords:
+                yield f"argument {keyword!r} must be given by position"
+        if len(values) < len(self._names) or not values.keys() >= set(self._names):
+            yield from (f"argument {n!r} is missing" for n in self._names if n not in values)
+
+    def _closest(self, keyword: str) -> str:
+        close = difflib.get_close_matches(keyword, self._names, n=1)
+        return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def call_error(name: str, problems: Sequence[str], hint: str = "") -> CallError:
     """One error for all problems of a call."""
-    listed = problems[0] if len(problems) == 1 else "\n  - ".join(("", *problems))
-    return CallError(f"kernel {name}: {listed}{f'; {hint}' if hint else ''}")
+    problems = list(dict.fromkeys(problems))
+    if len(problems) == 1:
+        return CallError(f"kernel {name}: {problems[0]}{f'; {hint}' if hint else ''}")
+    return CallError("\n  - ".join((f"kernel {name}:", *problems)) + (f"\n  {hint}" if hint else ""))
 
 
-def as_arguments(specs: Sequence[ParameterSpec], values: list[Any]) -> list[Any]:
-    """Values as the call path takes them: arrays of other libraries on the host as NumPy arrays."""
-    return [
-        value if spec.rank == 0 or hasattr(value, "dtype") else _taken(value)
-        for spec, value in zip(specs, values, strict=True)
-    ]
-
-
-def _taken(value: Any) -> Any:
-    return host_array(value) if hasattr(value, "__dlpack_device__") else value
-
-
-def type_key(specs: Sequence[ParameterSpec], values: Sequence[Any]) -> tuple[Hashable, ...]:
-    """What of a call decides which code runs: exact types, never values."""
-    key: list[Any] = [
-        (value.dtype, value.ndim) if spec.rank and hasattr(value, "ndim") else type(value)
-        for spec, value in zip(specs, values, strict=True)
-    ]
-    return tuple(key)
-
-
-def call_types(name: str, signature: Signature, values: Sequence[Any]) -> Types:
-    """The type of every parameter for these values.
+def as_arguments(name: str, specs: Sequence[ParameterSpec], values: Sequence[Any]) -> Sequence[Any]:
+    """Values as the call path takes them: tensors of other libraries on the host as NumPy arrays.
 
     Raises
     ------
     CallError
-        Where a value is of no type that its parameter takes.
+        Where a tensor cannot be taken.
+    """
+    if _HOST_TYPES.issuperset(map(type, values)):
+        return values
+    return [_taken(name, spec, value) for spec, value in zip(specs, values, strict=True)]
+
+
+def _taken(name: str, spec: ParameterSpec, value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic) or not _is_host_tensor(value):
+        return value
+    try:
+        return host_array(value)
+    except CallError as error:
+        raise call_error(name, [f"argument {spec.name!r}: {error}"]) from error
+
+
+def _is_host_tensor(value: Any) -> bool:
+    dlpack_cpu = 1
+    return hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] == dlpack_cpu
+
+
+def type_key(values: Iterable[Any]) -> tuple[Hashable, ...]:
+    """What of a call decides which code runs: exact types, never values."""
+    ndarray = np.ndarray
+    return tuple(
+        [(v.dtype, v.ndim) if type(v) is ndarray else _other_key(v, type(v)) for v in values]
+    )
+
+
+def _other_key(value: Any, given: type) -> Hashable:
+    if given in _HOST_TYPES:
+        return given
+    return given, getattr(value, "dtype", None), getattr(value, "ndim", None)
+
+
+# -- types ---------------------------------------------------------------------------------------
+
+
+def call_types(
+    name: str,
+    signature: Signature,
+    values: Sequence[Any],
+    context: DeviceContext,
+    samples: int | None = None,
+) -> Types:
+    """The type of every parameter for these values on a device.
+
+    Raises
+    ------
+    CallError
+        Where a value is of no type that its parameter takes; lists other problems too.
     """
     problems: list[str] = []
     types: Types = {}
     pairs = list(zip(signature.parameters, values, strict=True))
-    width = _float_width(pairs, problems)
-    types["return"] = width
+    types["return"] = width = _float_width(pairs, problems)
     for spec, value in pairs:
         try:
-            types[spec.name] = (
-                _array_type(spec, value, width) if spec.rank else _scalar_type(spec, value)
-            )
+            if spec.rank:
+                _check_kind(spec, value, context)
+                types[spec.name] = _array_type(spec, value, width)
+            else:
+                types[spec.name] = _scalar_type(spec, value)
         except CallError as error:
             problems.append(str(error))
     if not problems:
         problems += _silent_widening(pairs, types)
-    if problems:
-        raise call_error(name, list(dict.fromkeys(problems)))
-    return types
+    if not problems:
+        return types
+    right = [(spec, value) for spec, value in pairs if spec.name in types]
+    if signature.form == "sample":
+        sample_count(*zip(*right, strict=True), samples, problems) if right else None
+    problems += writability_problems((s.name, value) for s, value in right if s.is_output)
+    raise call_error(name, problems)
 
 
 def _float_width(pairs: Iterable[tuple[ParameterSpec, Any]], problems: list[str]) -> DType:
@@ -119,7 +179,7 @@ def _float_width(pairs: Iterable[tuple[ParameterSpec, Any]], problems: list[str]
         if spec.follows_width and dtype is not None and dtype.is_float:
             widths.setdefault(dtype, spec.name)
     if len(widths) > 1:
-        given = " and ".join(f"{name!r} is {dtype}" for dtype, name in widths.items())
+        given = " and ".join(f"{name!r} is {dtype.dtype}" for dtype, name in widths.items())
         problems.append(
             f"{given}: the Scalar and Vector arrays of one call must have one float type; convert "
             "one with astype, or pin the parameter with Scalar[f32] or Scalar[f64]"
@@ -128,80 +188,138 @@ def _float_width(pairs: Iterable[tuple[ParameterSpec, Any]], problems: list[str]
 
 
 def _dtype_of(value: Any) -> DType | None:
+    """The element type of an array or NumPy scalar; None where kernels have no such type."""
     dtype = getattr(value, "dtype", None)
-    return ir.from_numpy(dtype) if isinstance(dtype, np.dtype) else None
+    if dtype is None or isinstance(dtype, np.dtype):
+        return None if dtype is None else ir.from_numpy(dtype)
+    # Libraries with dtypes of their own print them as ``library.float32``.
+    try:
+        return ir.from_numpy(np.dtype(str(dtype).rpartition(".")[2]))
+    except TypeError:
+        return None
+
+
+def _check_kind(spec: ParameterSpec, value: Any, context: DeviceContext) -> None:
+    """Refuse what is no array, or no array that lives where the call runs."""
+    what = f"argument {spec.name!r}"
+    if isinstance(value, np.ma.MaskedArray):
+        raise CallError(
+            f"{what} is a masked array, whose mask would be lost; pass {spec.name}.filled(...)"
+        )
+    if isinstance(value, np.ndarray):
+        return
+    if isinstance(value, np.generic) or not (hasattr(value, "dtype") and hasattr(value, "ndim")):
+        raise CallError(f"{what} is {_described(value)}, not an array; {_needed(spec)}")
+    if context.is_host:
+        raise CallError(
+            f"{what} is a {type(value).__name__}, not a NumPy array; {_needed(spec)}: "
+            f"numpy.asarray({spec.name}) makes one of host data, and where it lives on a device, "
+            "name that with device= or turnout.use(...)"
+        )
+    if not context.memory.owns(value):
+        raise CallError(
+            f"{what} is a {type(value).__name__} that does not live on {context.device}, where "
+            f"this call runs; turnout.array({spec.name}, device={str(context.device)!r}) moves it"
+        )
+
+
+def _described(value: Any) -> str:
+    return "None" if value is None else f"the {type(value).__name__} {reprlib.repr(value)}"
+
+
+def _needed(spec: ParameterSpec) -> str:
+    element = "float32 or float64" if spec.dtype is None else spec.dtype.dtype.name
+    if spec.role == "array":
+        shape = f"{spec.rank} {'axis' if spec.rank == 1 else 'axes'}"
+    else:
+        shape = f"shape ({spec.width}, samples)" if spec.width else "shape (samples,)"
+    return f"{spec.annotation} takes an array of {element} with {shape}"
 
 
 def _array_type(spec: ParameterSpec, value: Any, width: DType) -> DType:
     what = f"argument {spec.name!r}"
-    shape = "(samples,)" if spec.role != "array" else f"{spec.rank} axes"
-    expected = spec.dtype or width
-    needed = f"{spec.annotation} takes an array of {expected.dtype} with shape {shape}"
-    if spec.width:
-        needed = (
-            f"{spec.annotation} takes an array of {expected.dtype} "
-            f"with shape ({spec.width}, samples)"
-        )
-    if not hasattr(value, "dtype") or not hasattr(value, "ndim"):
-        raise CallError(
-            f"{what} is a {type(value).__name__}, not an array; {needed} (numpy.asarray makes one)"
-        )
-    if isinstance(value, np.ma.MaskedArray):
-        raise CallError(f"{what} is a masked array, whose mask would be lost; pass .filled(...)")
     dtype = _dtype_of(value)
     if dtype is None:
-        hint = ""
-        if isinstance(value.dtype, np.dtype) and not value.dtype.isnative:
-            hint = "; convert it to native byte order with .astype"
-        raise CallError(f"{what} has the dtype {value.dtype}, which kernels do not take{hint}")
-    if spec.follows_width and not dtype.is_float:
         raise CallError(
-            f"{what} has the dtype {value.dtype}; {spec.annotation} takes float32 or float64; "
-            "convert it with astype"
+            f"{what} has the dtype {value.dtype}, {_strangeness(value.dtype)}; {_needed(spec)}"
         )
-    if not spec.follows_width and dtype is not expected:
+    expected = spec.dtype or (dtype if dtype.is_float else width)
+    if dtype is not expected:
         raise CallError(
-            f"{what} has the dtype {value.dtype}; {needed}; convert it with "
-            f"astype(numpy.{expected.dtype.name}), or annotate the parameter for {value.dtype}"
+            f"{what} has the dtype {value.dtype}; {_needed(spec)}; convert it with "
+            f"astype(numpy.{expected.dtype.name}){_other_annotation(spec, dtype)}"
         )
     if value.ndim != spec.rank:
-        raise CallError(f"{what} has {value.ndim} axes, shape {tuple(value.shape)}; {needed}")
+        raise CallError(
+            f"{what} has {value.ndim} axes, shape {tuple(value.shape)}; {_needed(spec)}"
+        )
     return dtype
 
 
-def _scalar_type(spec: ParameterSpec, value: Any) -> DType | Weak:
-    what = f"argument {spec.name!r}"
-    dtype: DType | Weak | None
-    if isinstance(value, bool):
-        dtype = ir.bool_
-    elif isinstance(value, np.generic) or (hasattr(value, "dtype") and value.ndim == 0):
-        dtype = _dtype_of(value)
-    elif isinstance(value, int):
-        dtype = "int"
+def _strangeness(dtype: Any) -> str:
+    if isinstance(dtype, np.dtype):
+        if dtype.names:
+            return "whose fields kernels do not have; pass one field as an array"
+        if not dtype.isnative and ir.from_numpy(dtype.newbyteorder("=")) is not None:
+            native = dtype.newbyteorder("=").name
+            return f"not the byte order of this machine; convert it with astype(numpy.{native})"
+    return "which kernels do not have; convert it with astype"
+
+
+def _other_annotation(spec: ParameterSpec, dtype: DType) -> str:
+    """The annotation that would take `dtype`, where there is one."""
+    if spec.role == "array":
+        other = f"NDArray[{dtype}, {spec.rank}]"
+    elif spec.role == "mask" or dtype.is_bool:
+        return ""
+    elif dtype.is_float and spec.width:
+        other = f"Vector[{spec.width}, {dtype}]"
+    elif spec.width:
+        return ""
     else:
-        dtype = "float" if isinstance(value, float) else None
+        other = f"Scalar[{dtype}]" if dtype.is_float else f"Index[{dtype}]"
+    return f", or annotate the parameter {f'Mutable[{other}]' if spec.is_output else other}"
+
+
+def _scalar_type(spec: ParameterSpec, value: Any) -> DType | Weak:
+    dtype = _number_type(value)
+    what = f"argument {spec.name!r}"
     if dtype is None:
-        given = f"is a {type(value).__name__}"
         if getattr(value, "ndim", 0):
-            given = f"is an array of shape {tuple(value.shape)}"
-        elif hasattr(value, "dtype"):
-            given = f"has the dtype {value.dtype}"
-        raise CallError(f"{what} {given}; {spec.annotation} takes one number for the whole launch")
+            given = f"an array of shape {tuple(value.shape)}"
+        elif isinstance(value, np.ndarray | np.generic):
+            given = f"a {value.dtype}, which kernels do not have"
+        else:
+            given = _described(value)
+        raise CallError(
+            f"{what} is {given}; {spec.annotation} takes one real number for the whole launch"
+        )
     if spec.dtype is None:
         return dtype
-    if dtype == "int" or (isinstance(dtype, DType) and dtype.is_bool):
-        allowed = True
-    elif dtype == "float":
-        allowed = spec.dtype.is_float
-    else:
-        assert isinstance(dtype, DType)
-        allowed = ir.can_store(dtype, spec.dtype)
-    if not allowed:
-        shown = dtype if isinstance(dtype, DType) else f"a Python {dtype}"
-        raise CallError(
-            f"{what} is {shown} ({value!r}); {spec.annotation} takes what converts to {spec.dtype}"
-        )
+    if not _converts(dtype, spec.dtype):
+        kinds = {"b": "True or False", "f": "a number"}
+        allowed = kinds.get(spec.dtype.kind, "a whole number; convert it with int(...)")
+        raise CallError(f"{what} is {_described(value)}; {spec.annotation} takes {allowed}")
     return spec.dtype
+
+
+def _number_type(value: Any) -> DType | Weak | None:
+    if isinstance(value, bool):
+        return ir.bool_
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
+        return None if isinstance(value, np.ma.MaskedArray) else _dtype_of(value)
+    if isinstance(value, int):
+        return "int"
+    return "float" if isinstance(value, float) else None
+
+
+def _converts(given: DType | Weak, pinned: DType) -> bool:
+    """Whether a number may be given for a pinned `Param`; its range is checked at each call."""
+    if isinstance(given, DType) and given.is_bool:
+        return True
+    if pinned.is_bool:
+        return False
+    return pinned.is_float or given == "int" or (isinstance(given, DType) and given.is_integer)
 
 
 def _silent_widening(pairs: Sequence[tuple[ParameterSpec, Any]], types: Types) -> list[str]:
@@ -211,69 +329,98 @@ def _silent_widening(pairs: Sequence[tuple[ParameterSpec, Any]], types: Types) -
         return []
     return [
         f"argument {spec.name!r} is a NumPy float64 beside float32 arrays, which would make the "
-        "whole computation float64; pass a Python float, numpy.float32(...), or annotate it "
-        "Param[f64] where that is meant"
+        f"whole computation float64; pass float({spec.name}) or numpy.float32({spec.name}), or "
+        "annotate it Param[f64] where that is meant"
         for spec, _ in pairs
         if spec.role == "param" and spec.dtype is None and types[spec.name] is f64
     ]
 
 
-def scalar_conversion(spec: ParameterSpec, dtype: DType | Weak) -> Callable[[Any], Any]:
-    """A function from a given number to the Python number that launchers take."""
-    if dtype == "float":
-        return float
-    held = i64 if dtype == "int" else dtype
-    assert isinstance(held, DType)
+# -- values --------------------------------------------------------------------------------------
+
+Conversion = Callable[[Any, list[str]], Any]
+
+
+def scalar_conversion(spec: ParameterSpec, dtype: DType | Weak) -> Conversion:
+    """A function from a given number to the Python number that launchers take.
+
+    It appends to the list it is given where the number is out of range.
+    """
+    held = {"int": i64, "float": f64}[dtype] if isinstance(dtype, str) else dtype
+    if held.is_integer:
+        minimum, maximum = held.minimum, held.maximum
+
+        def integer(value: Any, problems: list[str]) -> int:
+            number = int(value)
+            if not minimum <= number <= maximum:
+                problems.append(
+                    f"argument {spec.name!r} is {number}, which does not fit into {held} "
+                    f"({minimum} to {maximum})"
+                )
+            return number
+
+        return integer
+
     if held.is_bool:
-        return bool
-    if held is f64:
-        return float
-    if held is f32:
-        return lambda value: float(np.float32(value))
+        return lambda value, problems: bool(value)
 
-    def integer(value: Any) -> int:
-        number = int(value)
-        if not held.minimum <= number <= held.maximum:
-            raise CallError(
-                f"argument {spec.name!r} is {number}, which does not fit into {held} "
-                f"({held.minimum} to {held.maximum})"
+    def real(value: Any, problems: list[str]) -> float:
+        try:
+            return float(value)
+        except OverflowError:
+            problems.append(
+                f"argument {spec.name!r} is an int that does not fit into {held}; pass a float"
             )
-        return number
+            return 0.0
 
-    return integer
+    def single(value: Any, problems: list[str]) -> float:
+        with np.errstate(over="ignore", under="ignore"):
+            return float(np.float32(real(value, problems)))
+
+    return single if held is f32 else real
 
 
 def sample_count(
-    specs: Sequence[ParameterSpec], values: Sequence[Any], samples: int | None
-) -> tuple[int, list[str]]:
-    """The number of samples of a per-sample call, and what is wrong with lengths."""
-    problems = []
+    specs: Sequence[ParameterSpec],
+    values: Sequence[Any],
+    samples: int | None,
+    problems: list[str],
+) -> int:
+    """The number of samples of a per-sample call; appends what is wrong with lengths."""
     lengths: dict[int, str] = {}
     for spec, value in zip(specs, values, strict=True):
         if spec.role not in ("plane", "mask"):
             continue
         lengths.setdefault(value.shape[-1], spec.name)
         if spec.width and value.shape[0] != spec.width:
+            is_transposed = value.shape[-1] == spec.width
             problems.append(
                 f"argument {spec.name!r} has shape {tuple(value.shape)}; {spec.annotation} takes "
                 f"({spec.width}, samples), one row per component"
+                + (f"; pass {spec.name}.T" if is_transposed else "")
             )
     if samples is not None:
-        if type(samples) is not int or samples < 0:
-            problems.append(f"samples={samples!r}; it must be an int of at least 0")
-            return 0, problems
+        try:
+            count = -1 if isinstance(samples, bool) else operator.index(samples)
+        except TypeError:
+            count = -1
+        if count < 0:
+            problems.append(f"samples={samples!r}: give a whole number of at least 0")
         problems += [
-            f"argument {name!r} has {length} samples, samples={samples} are to run"
+            f"argument {name!r} has {length} samples, but samples={samples} are to run"
             for length, name in lengths.items()
-            if length < samples
+            if length < count
         ]
-        return samples, problems
+        return count
     if len(lengths) > 1:
         given = ", ".join(f"{name!r} has {length}" for length, name in lengths.items())
-        problems.append(f"the arrays of a call must have one number of samples: {given}")
+        problems.append(
+            f"the arrays of a call must have one number of samples: {given}; samples= runs the "
+            "first of longer arrays"
+        )
     if not lengths:
         problems.append("no argument tells the number of samples; give samples=")
-    return next(iter(lengths), 0), problems
+    return next(iter(lengths), 0)
 
 
 def writability_problems(written: Iterable[tuple[str, Any]]) -> list[str]:
@@ -284,12 +431,13 @@ def writability_problems(written: Iterable[tuple[str, Any]]) -> list[str]:
             continue
         if not value.flags.writeable:
             problems.append(
-                f"argument {name!r} is written by the kernel, but is read-only; pass a copy"
+                f"argument {name!r} is written by the kernel, but is read-only; pass an array that "
+                "can be written, for example a copy"
             )
         elif not value.flags.forc and _overlaps_itself(value):
             problems.append(
-                f"argument {name!r} is written by the kernel, but several of its elements share "
-                f"memory (shape {value.shape}, strides {value.strides}); pass a copy"
+                f"argument {name!r} is written by the kernel, but its elements share memory or "
+                f"interleave (shape {value.shape}, strides {value.strides}); pass a copy"
             )
     return problems
 
@@ -315,18 +463,8 @@ def overlap_problem(
 ) -> str | None:
     """Why two arrays of a call must not be what they are, or None."""
     (name, a), (other_name, b) = first, second
-    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
+    if not overlaps(a, b) or (may_coincide and is_same_view(a, b)):
         return None
-    if not np.may_share_memory(a, b):
-        return None
-    if may_coincide and _is_same_view(a, b):
-        return None
-    try:
-        # NumPy's annotations know two values of max_work only.
-        if not np.shares_memory(a, b, max_work=_EXACT_OVERLAP_WORK):  # type: ignore[arg-type]
-            return None
-    except np.exceptions.TooHardError:
-        pass  # not proven distinct
     allowed = "exactly the same array, or " if may_coincide else ""
     return (
         f"arguments {name!r} and {other_name!r} overlap in memory, and the kernel writes one of "
@@ -334,13 +472,32 @@ def overlap_problem(
     )
 
 
-def _is_same_view(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
+def overlaps(a: Any, b: Any) -> bool:
+    """Whether two arrays share memory; of arrays on a device only their identity is known."""
+    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
+        return a is b
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        # NumPy's annotations know two values of max_work only.
+        return np.shares_memory(a, b, max_work=_EXACT_OVERLAP_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True  # not proven distinct
+
+
+def is_same_view(a: Any, b: Any) -> bool:
+    """Whether two arrays are the same elements at the same indices."""
     if a is b:
         return True
-    first, second = a.__array_interface__, b.__array_interface__
-    return (
-        first["data"][0] == second["data"][0]
-        and a.shape == b.shape
-        and a.strides == b.strides
-        and a.dtype == b.dtype
-    )
+    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
+        return False
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    # The stride of an axis of one element says nothing.
+    steps = zip(a.shape, a.strides, b.strides, strict=True)
+    return _address(a) == _address(b) and all(n <= 1 or s == t for n, s, t in steps)
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

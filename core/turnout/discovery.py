@@ -14,10 +14,13 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib import metadata
+from typing import TYPE_CHECKING
 
 from . import hooks
 from .errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 BACKENDS_GROUP = hooks.ENTRY_POINT_GROUP
 IMPLEMENTATIONS_GROUP = "turnout.implementations"
@@ -141,6 +144,8 @@ def _built_in_entries() -> Iterator[Entry]:
 
 def core_version() -> str:
     """Return the version of turnout itself."""
+    from importlib import metadata  # slow to import, and not needed before the first call
+
     try:
         return metadata.version(CORE)
     except metadata.PackageNotFoundError:
@@ -149,6 +154,8 @@ def core_version() -> str:
 
 def _declared_entries(problems: list[str]) -> Iterator[Entry]:
     folder_of: dict[str, str] = {}
+    from importlib import metadata  # see above
+
     for distribution in metadata.distributions():
         try:
             entries = _entries_of(distribution)

@@ -15,8 +15,8 @@ import os
 from collections.abc import Callable, Collection
 from typing import Any
 
-from turnout import discovery
-from turnout.errors import ConfigurationError
+from . import discovery
+from .errors import ConfigurationError
 
 _FORCE = "TURNOUT_PERFDISPATCH_FORCE"
 _DEBUG = "TURNOUT_PERFDISPATCH_PRINT_DEBUG"

@@ -20,18 +20,18 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from turnout import implementations as outside
-from turnout.discovery import Entry, describe
-from turnout.errors import CallError, KernelError
-from turnout.geometry import leaves
-from turnout.signatures import (
+from . import implementations as outside
+from .discovery import Entry, describe
+from .errors import CallError, KernelError
+from .geometry import leaves
+from .signatures import (
     check_accepts_arguments,
     check_parameters,
     generate_call,
     generate_geometry,
     is_accepted,
 )
-from turnout.tuning import Candidate, Case, Clock, Decision, Timer, TrialPlan, Tuner, median
+from .tuning import Candidate, Case, Clock, Decision, Timer, TrialPlan, Tuner, median
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -352,7 +352,7 @@ class PerformanceDispatcher(Generic[P, R]):
             return implementation.function(*arguments, **keywords)
 
         def default_timer(work: Callable[[], None]) -> int:
-            from turnout.backends import timer_for
+            from .backends import timer_for
 
             return timer_for(leaves([*arguments, *keywords.values()]))(work)
 

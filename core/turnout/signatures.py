@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from turnout.errors import KernelError
-from turnout.geometry import describe
-from turnout.tuning import Clock, Decided, TrialPlan
+from .errors import KernelError
+from .geometry import describe
+from .tuning import Clock, Decided, TrialPlan
 
 _PREFIX = "_turnout_"
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from turnout.errors import BackendError, ConfigurationError
+from .errors import BackendError, ConfigurationError
 
 Timer = Callable[[Callable[[], None]], int]
 """Runs the work it is given exactly once and returns the nanoseconds that took."""

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit_builder import UnitBuilder
 
-from turnout.plugin import OPERATIONS, ir
+import turnout_cpu
+from turnout.plugin import OPERATIONS, Options, ir
 
 _KINDS = {"float": "f", "integer": "iu", "number": "fiu", "bits": "iub", "any": "fiub"}
 EXACT_CASES = [
@@ -181,9 +182,6 @@ def test_operations_are_not_contracted(load):
 
 
 def test_fast_math_lets_llvm_reassociate_and_keeps_nan(load, device):
-    import turnout_cpu
-    from turnout.plugin import Options
-
     b = UnitBuilder("relaxed", fast_math=True)
     b.array("x", ir.f64)
     b.array("out", ir.f64, written=True)

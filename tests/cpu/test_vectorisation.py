@@ -62,6 +62,15 @@ def test_branches_with_math_calls_are_vectorised(metadata, vector_math, form, dt
     assert report.startswith("vectorised")
 
 
+def test_calls_in_a_branch_run_under_a_mask(metadata, device, vector_math):
+    """Lanes that do not take the branch are no special cases, and idle vectors do not call."""
+    switch, predicated = (metadata(drag(ir.f64, form)) for form in ("switch", "predicated"))
+    masked = f"@turnout_exp_f64_masked_{device.target.lanes}(<{device.target.lanes} x double> %"
+    calls = [found["text:optimised-llvm-ir"].count(masked) for found in (switch, predicated)]
+    # Its definition, and the calls in the body for dense rows and in that for any strides.
+    assert calls == [3, 1]
+
+
 def test_mixed_widths_use_vector_routines(metadata, vector_math):
     """Float32 and float64 in one loop: both functions run in vectors, none lane by lane."""
     b = UnitBuilder("mixed")
@@ -75,6 +84,22 @@ def test_mixed_widths_use_vector_routines(metadata, vector_math):
     assert found["loop:space"].startswith("vectorised")
     vector_body = found["text:optimised-llvm-ir"].split("vector.body")[1].split("br i1")[0]
     assert "call fastcc double @turnout_exp" not in vector_body
+
+
+def test_wrappers_keep_an_argument_that_is_always_the_same(metadata, vector_math):
+    """Without it the variants of the call would not fit, and LLVM ends the process over that."""
+    b = UnitBuilder("same_constant")
+    b.array("x", ir.f64)
+    b.array("out", ir.f64, written=True)
+    (i,) = b.space("x")
+    value = b.if_(
+        b.compute("greater", b.load("x", ir.f64, i), 0.0),
+        lambda: b.compute("tanh", b.constant(ir.f64, 0.75)),
+        lambda: b.constant(ir.f64, 0.0),
+    )
+    b.store("out", value, i)
+    optimised = metadata(b.unit())["text:optimised-llvm-ir"]
+    assert "double @turnout_tanh_f64(double " in optimised
 
 
 def test_scalar_loops_give_the_reason(metadata):
@@ -108,6 +133,17 @@ def test_scalar_loops_give_the_reason(metadata):
     assert found["loop:5"] == "scalar: the number of rounds is not known in advance"
     assert found["loop:8"] == "scalar: it contains another loop"
     assert found["loop:9"] == "scalar: LLVM found no safe or profitable way"
+
+
+def test_operations_without_vector_code_are_named(metadata):
+    b = UnitBuilder("division")
+    b.array("x", ir.i64)
+    b.array("out", ir.i64, written=True)
+    (i,) = b.space("x")
+    x = b.load("x", ir.i64, i)
+    b.store("out", b.compute("remainder", b.compute("floor_divide", i, x), x), i)
+    found = metadata(b.unit())["loop:space"]
+    assert found == "scalar: no vector code for floor_divide, remainder"
 
 
 def test_reports_of_unoptimised_and_debug_code(metadata):

@@ -6,12 +6,14 @@ import ast
 import operator
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .. import ir
-from ..ir import DType, Region, Value, bool_, f64, i64
+from ..ir import DType, Value, bool_, f64, i64
 from . import names as free_names
-from .scope import VALUE, Scope
+from .annotations import as_dtype
+from .scope import CHOICE, Scope
 from .syntax import construct
 from .values import (
     ArrayValue,
@@ -27,7 +29,6 @@ from .values import (
     result_type,
     strong,
     type_of,
-    weakness,
 )
 
 BINARY = {
@@ -100,9 +101,14 @@ class ExpressionLowering(Scope):
                 return Known(getattr(value, "value", None))
             case Known() | Number() if node.attr == "value":
                 return base  # an enum member is already the number it stands for
-            case Number() if node.attr == "dtype":
-                return Known(base.value.dtype)
+            case Known() | Number() if node.attr == "dtype" and self.is_strong(base):
+                return Known(type_of(base))
         self.fail(node, f"{self.describe(base)} has no attribute {node.attr!r} in a kernel")
+
+    def is_strong(self, value: Any) -> bool:
+        """Whether a scalar has a type of its own, as NumPy's scalars have."""
+        is_scalar = isinstance(value, Number) or is_number(value.value)
+        return is_scalar and isinstance(type_of(value), DType)
 
     def array_attribute(self, array: ArrayValue, node: ast.Attribute) -> Any:
         extents = array.extents[len(array.prefix) :]
@@ -140,11 +146,12 @@ class ExpressionLowering(Scope):
         )
 
     def broadcast(self, value: Any, width: int, node: ast.AST) -> tuple[Scalar, ...]:
-        if not isinstance(value, VectorValue):
-            return (self.as_scalar(value, node),) * width
-        if len(value.items) != width:
-            self.fail(node, f"vectors of width {width} and {len(value.items)} do not combine")
-        return value.items
+        if isinstance(value, Number) or (isinstance(value, Known) and is_number(value.value)):
+            return (value,) * width
+        items = tuple(self.as_scalar(item, node) for item in self.items_of(value, node))
+        if len(items) != width:
+            self.fail(node, f"vectors of width {width} and {len(items)} do not combine")
+        return items
 
     def fold_or_compute(
         self, node: ast.AST, kind: type[ast.operator], left: Scalar, right: Scalar
@@ -243,48 +250,48 @@ class ExpressionLowering(Scope):
     def expression_BoolOp(self, node: ast.BoolOp) -> Any:  # noqa: N802
         value = self.scalar(node.values[0])
         for operand in node.values[1:]:
-            value = self.short_circuit(value, operand, isinstance(node.op, ast.And))
+            value = self.short_circuit(
+                value, partial(self.scalar, operand), isinstance(node.op, ast.And)
+            )
         return value
 
-    def short_circuit(self, left: Scalar, right: ast.expr, is_and: bool) -> Scalar:
+    def short_circuit(self, left: Scalar, right: Callable[[], Scalar], is_and: bool) -> Scalar:
         """Python's ``and`` / ``or``: the right side is evaluated only where it decides."""
         build = self.builder
         if isinstance(left, Known):
-            return self.scalar(right) if bool(left.value) is is_and else left
-        before = dict(self.environment)
-        with build.nested() as block:
-            other = self.scalar(right)
-        if any(value is not before.get(name) for name, value in self.environment.items()):
-            self.fail(right, "an assignment inside of `and` / `or` is not part of the language")
+            return right() if bool(left.value) is is_and else left
+
+        def choose(side: Callable[[], Scalar]) -> None:
+            self.environment[CHOICE] = side()
+
+        before = self.environment
+        environment, block = decided = self.arm(partial(choose, right))
+        other = environment[CHOICE]
         is_truth = all(type_of(side) is bool_ for side in (left, other))
-        if is_truth and all(ir.is_pure(statement) for statement in block):
+        binds = any(v is not before.get(n) for n, v in environment.items() if n != CHOICE)
+        if is_truth and not binds and all(ir.is_pure(statement) for statement in block):
             for statement in block:
                 build.emit(statement)
             return build.logical("bit_and" if is_and else "bit_or", left, other)
-        dtype = result_type([type_of(left), type_of(other)])
+        kept = self.arm(partial(choose, lambda: left))
         condition = build.truth(left)
         assert isinstance(condition, Number)
-        with build.reopened(block):
-            evaluated = build.materialise(other, strong(dtype))
-        with build.nested() as short:
-            kept = build.materialise(left, strong(dtype))
-        result = build.value(strong(dtype))
-        regions = [Region((), tuple(block), (evaluated,)), Region((), tuple(short), (kept,))]
-        then, otherwise = regions if is_and else reversed(regions)
-        build.emit(ir.If((result,), condition.value, then, otherwise))
-        return Number(result, weakness(dtype))
+        self.join_arms(condition, [decided, kept] if is_and else [kept, decided])
+        joined: Scalar = self.environment.pop(CHOICE)
+        return joined
 
     def expression_Compare(self, node: ast.Compare) -> Any:  # noqa: N802
-        left = self.expression(node.left)
-        result: Scalar = Known(True)
-        for kind, right_node in zip(node.ops, node.comparators, strict=True):
-            # A chained comparison evaluates its operands once; none of them has side effects, so
-            # that the later ones may be evaluated although an earlier comparison failed.
-            right = self.expression(right_node)
-            outcome = self.comparison(node, kind, left, right)
-            result = self.builder.logical("bit_and", result, outcome)
-            left = right
-        return result
+        return self.chain(node, self.expression(node.left), 0)
+
+    def chain(self, node: ast.Compare, left: Any, position: int) -> Scalar:
+        """A chained comparison from one of its operators on; stops at the first that fails."""
+        right = self.expression(node.comparators[position])
+        result = self.comparison(node, node.ops[position], left, right)
+        if position + 1 == len(node.ops):
+            return result
+        return self.short_circuit(
+            result, lambda: self.chain(node, right, position + 1), is_and=True
+        )
 
     def comparison(self, node: ast.Compare, kind: ast.cmpop, left: Any, right: Any) -> Scalar:
         if isinstance(left, Known) and isinstance(right, Known):
@@ -309,6 +316,9 @@ class ExpressionLowering(Scope):
             ast.In: lambda x, y: x in y,
             ast.NotIn: lambda x, y: x not in y,
         }
+        if isinstance(left, DType) or isinstance(right, DType):
+            # NumPy's spellings of a type are equal to it.
+            left, right = as_dtype(left) or left, as_dtype(right) or right
         try:
             return Known(bool(python[type(kind)](left, right)))
         except TypeError as error:
@@ -318,16 +328,12 @@ class ExpressionLowering(Scope):
         condition = self.condition(node.test)
         if isinstance(condition, Known):
             return self.expression(node.body if condition.value else node.orelse)
-        name = f"{VALUE}-if{node.lineno}.{node.col_offset}"
 
-        def evaluate(arm: ast.expr) -> Callable[[], None]:
-            def lower() -> None:
-                self.environment[name] = self.expression(arm)
+        def evaluate(arm: ast.expr) -> None:
+            self.environment[CHOICE] = self.expression(arm)
 
-            return lower
-
-        self.branch(condition, evaluate(node.body), evaluate(node.orelse))
-        value = self.environment.pop(name)
+        self.branch(condition, partial(evaluate, node.body), partial(evaluate, node.orelse))
+        value = self.environment.pop(CHOICE)
         if is_undefined(value):
             self.fail(node, f"the two sides of this expression do not join: {value.reason}")
         return value

@@ -8,7 +8,10 @@ with ``$``; what follows a possible exit runs only where its flag is not set.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .. import ir
@@ -43,6 +46,21 @@ from .values import (
     zero_like,
 )
 
+
+@dataclass(frozen=True)
+class LoweredBody:
+    """The body of a loop: what holds after it, and how to make the loop of it.
+
+    `statement` is called with the results of the loop, the values that it carries on entry, and
+    those that its body gives to the next iteration.
+    """
+
+    environment: dict[str, Any]
+    block: list[ir.Statement]
+    statement: Callable[[tuple[Value, ...], tuple[Value, ...], tuple[Value, ...]], ir.Statement]
+
+
+_AFTER_LOOP = "it is the variable of a loop that has ended; assign it to another name in the loop"
 _ATOMIC = ("add", "subtract", "multiply", "bit_and", "bit_or", "bit_xor")
 
 
@@ -51,25 +69,36 @@ class FunctionLowering(CallLowering):
 
     def block(self, statements: Sequence[ast.stmt]) -> None:
         """Lower statements up to the first certain exit; what follows a possible one is guarded."""
-        for position, statement in enumerate(statements):
-            self.statement(statement)
-            stop = self.exit_flag()
-            if isinstance(stop, Known):
-                if stop.value:
-                    return
-                continue
-            rest = statements[position + 1 :]
-            if rest:
-                self.branch(stop, lambda: None, lambda: self.block(rest))  # noqa: B023
-            return
+        self.sequence([partial(self.statement, statement) for statement in statements])
 
-    def exit_flag(self) -> Scalar:
-        """Whether the statements that follow are to be skipped."""
-        flag: Scalar = Known(False)
-        of_loop = self.loop_exits[-1] if self.loop_exits else ()
-        for name in (RETURNED, *filter(None, of_loop)):
-            flag = self.builder.logical("bit_or", flag, self.environment[name])
-        return flag
+    def sequence(self, steps: Sequence[Callable[[], None]]) -> None:
+        """Run steps of lowering, with those after a possible exit in a branch of their own."""
+        for position, step in enumerate(steps):
+            step()
+            exits = [RETURNED, *(filter(None, self.loop_exits[-1]) if self.loop_exits else ())]
+            stop: Scalar = Known(False)
+            for flag in exits:
+                stop = self.builder.logical("bit_or", stop, self.environment[flag])
+            if isinstance(stop, Number):
+                self.guard(stop, exits, steps[position + 1 :])
+            if isinstance(stop, Number) or stop.value:
+                return
+
+    def guard(
+        self, stop: Number, exits: Iterable[str], steps: Sequence[Callable[[], None]]
+    ) -> None:
+        """Run steps only where no exit was taken, which `stop` tells."""
+        possible = [flag for flag in exits if isinstance(self.environment[flag], Number)]
+
+        def skip() -> None:
+            if len(possible) == 1:
+                self.environment[possible[0]] = Known(True)
+
+        def go_on() -> None:
+            self.environment |= dict.fromkeys(possible, Known(False))
+            self.sequence(steps)
+
+        self.branch(stop, skip, go_on)
 
     def statement(self, node: ast.stmt) -> None:
         method = getattr(self, f"statement_{type(node).__name__}", None)
@@ -238,8 +267,8 @@ class FunctionLowering(CallLowering):
             return
         if not isinstance(node.target, ast.Name):
             self.fail(node.target, "the target of a loop over a range must be a name")
-        start, stop, step = self.range_bounds(iterable, node)
-        if isinstance(step, Known) and step.value == 0:
+        bounds = self.range_bounds(iterable, node)
+        if isinstance(bounds[2], Known) and bounds[2].value == 0:
             self.fail(node.iter, "the step of a range must not be zero")
         asserted = iterable.intent == "parallel"
         self.context.asserted_loops += asserted
@@ -247,9 +276,9 @@ class FunctionLowering(CallLowering):
             if exits_early(node.body):
                 if asserted:
                     self.fail(node, "a tn.parallel loop cannot be left by break or return")
-                self.counted_while(node, node.target.id, start, stop, step)
+                self.counted_while(node, node.target.id, bounds)
             else:
-                self.counted_for(node, node.target.id, (start, stop, step), iterable.intent)
+                self.counted_for(node, node.target.id, bounds, iterable.intent)
         finally:
             self.context.asserted_loops -= asserted
 
@@ -268,53 +297,78 @@ class FunctionLowering(CallLowering):
         return start, stop, step
 
     def unroll(self, node: ast.For, items: Sequence[Any]) -> None:
-        if contains(node.body, ast.Break | ast.Continue):
-            self.fail(node, "break and continue work in loops over a range only")
         if len(items) > MAXIMUM_UNROLL:
             self.fail(node, f"at most {MAXIMUM_UNROLL} items can be unrolled; loop over a range")
-        for item in items:
+        broken, continued = self.exit_names()
+
+        def iteration(item: Any) -> None:
+            self.environment[continued] = Known(False)
             self.assign(node.target, item)
-            self.block(node.body)
+            with self.inside_loop(broken, continued):
+                self.block(node.body)
+
+        self.environment[broken] = Known(False)
+        with self.inside_loop(broken, ""):
+            self.sequence([partial(iteration, item) for item in items])
+        del self.environment[broken]
+        self.environment.pop(continued, None)
+
+    def exit_names(self) -> tuple[str, str]:
+        """Names of the flags for break and continue of a loop that starts here."""
+        depth = len(self.loop_exits)
+        return f"$broken{depth}", f"$continued{depth}"
+
+    @contextmanager
+    def inside_loop(self, broken: str, continued: str) -> Iterator[None]:
+        """Let break and continue set these flags; an empty name where that is not possible."""
+        self.loop_exits.append((broken, continued))
+        try:
+            yield
+        finally:
+            self.loop_exits.pop()
 
     def counted_for(
         self, node: ast.For, target: str, bounds: tuple[Scalar, Scalar, Scalar], intent: str
     ) -> None:
-        start, stop, step = (self.builder.materialise(bound, i64) for bound in bounds)
-        continued = f"$continued{len(self.loop_exits)}"
+        start, stop, step = self.loop_bounds(bounds, node)
+        _, continued = self.exit_names()
 
-        def lower(carried: dict[str, Any]) -> Callable[[tuple[Value, ...]], ir.Statement]:
+        def lower(carried: dict[str, Any]) -> LoweredBody:
             index = self.builder.value(i64)
             self.assume_index_bound(index, start, stop, bounds[2])
-            parameters = values_of(carried)
 
             def body() -> None:
-                self.environment.update(carried)
+                self.environment |= carried
                 self.environment[target] = Number(index, "int")
                 self.environment[continued] = Known(False)
-                self.loop_exits.append(("", continued))
-                self.block_in_loop(node.body, ("", continued))
+                with self.inside_loop("", continued):
+                    self.block(node.body)
 
             environment, block = self.arm(body)
-            self.after_body = (environment, block)
-            return lambda results: ir.For(
-                results,
-                start,
-                stop,
-                step,
-                self.initial,
-                Region((index, *parameters), tuple(block), self.next_values),
-                intent=intent,
-                line=node.lineno,
+            return LoweredBody(
+                environment,
+                block,
+                lambda results, initial, following: ir.For(
+                    results,
+                    start,
+                    stop,
+                    step,
+                    initial,
+                    Region((index, *values_of(carried)), tuple(block), following),
+                    intent=intent,
+                    line=node.lineno,
+                ),
             )
 
-        self.loop(node, {*assigned_names(node.body)} - {target}, lower)
-        self.environment[target] = Undefined("it is the variable of a loop, read after the loop")
+        self.loop(node, assigned_names(node.body) - {target}, lower)
+        self.environment[target] = Undefined(_AFTER_LOOP)
 
-    def block_in_loop(self, body: Sequence[ast.stmt], exits: tuple[str, str]) -> None:
-        try:
-            self.block(body)
-        finally:
-            self.loop_exits.pop()
+    def loop_bounds(
+        self, bounds: tuple[Scalar, Scalar, Scalar], node: ast.For
+    ) -> tuple[Value, Value, Value]:
+        with self.at(node.iter):
+            start, stop, step = (self.builder.materialise(bound, i64) for bound in bounds)
+        return start, stop, step
 
     def assume_index_bound(self, index: Value, start: Value, stop: Value, step: Scalar) -> None:
         """Record what is known about the smallest value of a range variable."""
@@ -327,88 +381,89 @@ class FunctionLowering(CallLowering):
     def statement_While(self, node: ast.While) -> None:  # noqa: N802
         if node.orelse:
             self.fail(node.orelse[0], "while ... else is not part of the kernel language")
+        if contains([node.test], ast.NamedExpr):
+            node = _tested_inside(node)
         never_ends = isinstance(node.test, ast.Constant) and node.test.value
         if never_ends and not exits_early(node.body):
             self.fail(node, "this loop never ends: it has no break and no return")
-        self.while_loop(node, lambda: self.condition(node.test), lambda: None, set())
+        self.while_loop(node, assigned_names([node]), lambda: self.condition(node.test))
 
     def counted_while(
-        self, node: ast.For, target: str, start: Scalar, stop: Scalar, step: Scalar
+        self, node: ast.For, target: str, bounds: tuple[Scalar, Scalar, Scalar]
     ) -> None:
         """A loop over a range that may be left early."""
         build = self.builder
-        first, last, stride = (build.materialise(bound, i64) for bound in (start, stop, step))
-        trips = trip_count(build, first, last, stride, step)
+        first, last, stride = self.loop_bounds(bounds, node)
+        trips = trip_count(build, first, last, stride, bounds[2])
         counter = f"$counter{len(self.loop_exits)}"
         self.environment[counter] = Known(0)
-        self.locals.add(counter)
 
         def test() -> Scalar:
-            count = self.environment[counter]
-            return build.compare("less", count, Number(trips, "int"))
+            return build.compare("less", self.environment[counter], Number(trips, "int"))
 
         def advance() -> None:
             count = build.materialise(self.environment[counter], i64)
             offset = build.compute("multiply", count, stride)
             index = build.compute("add", first, offset)
-            self.assume_index_bound(index, first, last, step)
+            self.assume_index_bound(index, first, last, bounds[2])
             self.environment[target] = Number(index, "int")
             one = build.constant(1, i64)
             self.environment[counter] = Number(build.compute("add", count, one), "int")
 
-        self.while_loop(node, test, advance, {counter})
-        self.environment[target] = Undefined("it is the variable of a loop, read after the loop")
+        self.while_loop(node, assigned_names(node.body) - {target} | {counter}, test, advance)
+        del self.environment[counter]
+        self.environment[target] = Undefined(_AFTER_LOOP)
 
     def while_loop(
         self,
         node: ast.For | ast.While,
+        assigned: set[str],
         test: Callable[[], Scalar],
-        advance: Callable[[], None],
-        counters: set[str],
+        advance: Callable[[], None] = lambda: None,
     ) -> None:
-        depth = len(self.loop_exits)
-        broken, continued = f"$broken{depth}", f"$continued{depth}"
+        broken, continued = self.exit_names()
         self.environment[broken] = Known(False)
-        assigned = {*assigned_names(node.body), *counters}
-        if isinstance(node, ast.For):
-            assigned -= {node.target.id}  # type: ignore[attr-defined]
         flags = [broken] if breaks(node.body) else []
         if contains(node.body, ast.Return):
             flags.append(RETURNED)
-            assigned |= {f"{VALUE}{number}" for number in range(16)}
-        assigned |= set(flags)
+            # Values returned from inside of the loop are carried out of it; see `widened` too.
+            assigned = assigned | {name for name in self.environment if name.startswith(VALUE)}
+        assigned = assigned | set(flags)
 
-        def lower(carried: dict[str, Any]) -> Callable[[tuple[Value, ...]], ir.Statement]:
+        def lower(carried: dict[str, Any]) -> LoweredBody:
             tested = {name: self.fresh_like(operand) for name, operand in carried.items()}
             outcome: list[Value] = []
 
             def condition() -> None:
-                self.environment.update(tested)
+                self.environment |= tested
                 outcome.append(self.guarded_condition(flags, test))
 
             _, condition_block = self.arm(condition)
 
             def body() -> None:
-                self.environment.update(carried)
+                self.environment |= carried
                 self.environment[continued] = Known(False)
                 for flag in flags:
                     self.environment[flag] = Known(False)  # else the condition had failed
                 advance()
-                self.loop_exits.append((broken, continued))
-                self.block_in_loop(node.body, (broken, continued))
+                with self.inside_loop(broken, continued):
+                    self.block(node.body)
 
             environment, block = self.arm(body)
-            self.after_body = (environment, block)
-            return lambda results: ir.While(
-                results,
-                self.initial,
-                Region(values_of(tested), tuple(condition_block), tuple(outcome)),
-                Region(values_of(carried), tuple(block), self.next_values),
-                line=node.lineno,
+            return LoweredBody(
+                environment,
+                block,
+                lambda results, initial, following: ir.While(
+                    results,
+                    initial,
+                    Region(values_of(tested), tuple(condition_block), tuple(outcome)),
+                    Region(values_of(carried), tuple(block), following),
+                    line=node.lineno,
+                ),
             )
 
         self.loop(node, assigned, lower)
-        self.environment.pop(broken, None)
+        del self.environment[broken]
 
     def guarded_condition(self, flags: list[str], test: Callable[[], Scalar]) -> Value:
         """The loop goes on: no flag is set and, evaluated only then, the test holds."""
@@ -443,7 +498,7 @@ class FunctionLowering(CallLowering):
         self,
         node: ast.stmt,
         assigned: set[str],
-        lower: Callable[[dict[str, Any]], Callable[[tuple[Value, ...]], ir.Statement]],
+        lower: Callable[[dict[str, Any]], LoweredBody],
     ) -> None:
         """A loop that carries the assigned names that have a value before it.
 
@@ -452,35 +507,36 @@ class FunctionLowering(CallLowering):
         changes.
         """
         names = sorted(name for name in assigned if not is_undefined(self.environment.get(name)))
-        for name in sorted(assigned - set(names)):
-            self.environment[name] = Undefined("it is first assigned inside of a loop")
+        for name in assigned.difference(names):
+            self.environment[name] = Undefined(
+                "it is first assigned inside of a loop, which may run no iteration; assign it "
+                "before the loop"
+            )
         entry = {name: self.carried_entry(name, node) for name in names}
         while True:
             state = self.snapshot()
-            self.initial = tuple(
+            initial = tuple(
                 value for operand in entry.values() for value in self.materialise_all(operand)
             )
             carried = {name: self.fresh_like(operand) for name, operand in entry.items()}
             for name, operand in carried.items():
                 for item in scalars_of(operand):
                     self.builder.label(item.value, name)
-            finish = lower(carried)
-            environment, block = self.after_body
-            widened = self.widened(entry, environment, assigned, node)
-            if widened is not None:
-                entry = widened
-                self.restore(state)
-                continue
-            with self.builder.reopened(block):
-                self.next_values = tuple(
-                    value
-                    for name, operand in entry.items()
-                    for value in self.materialise_as(environment[name], operand)
-                )
-            after = {name: self.fresh_like(operand) for name, operand in entry.items()}
-            self.builder.emit(finish(values_of(after)))
-            self.environment.update(after)
-            return
+            body = lower(carried)
+            widened = self.widened(entry, body.environment, node)
+            if widened is None:
+                break
+            entry = widened
+            self.restore(state)
+        with self.builder.reopened(body.block):
+            following = tuple(
+                value
+                for name, operand in entry.items()
+                for value in self.materialise_as(body.environment[name], operand)
+            )
+        after = {name: self.fresh_like(operand) for name, operand in entry.items()}
+        self.builder.emit(body.statement(values_of(after), initial, following))
+        self.environment |= after
 
     def carried_entry(self, name: str, node: ast.stmt) -> Any:
         value = self.environment[name]
@@ -495,7 +551,7 @@ class FunctionLowering(CallLowering):
         return value
 
     def widened(
-        self, entry: dict[str, Any], environment: dict[str, Any], assigned: set[str], node: ast.stmt
+        self, entry: dict[str, Any], environment: dict[str, Any], node: ast.stmt
     ) -> dict[str, Any] | None:
         """The entry values with types that hold after the body too, or None where they do."""
         result = dict(entry)
@@ -511,11 +567,10 @@ class FunctionLowering(CallLowering):
                     f"{self.describe(after)} after an iteration",
                 )
             result[name] = self.widen(before, after)
-        for name in environment:
-            # A value returned from inside of the loop is carried out of it.
-            is_returned = name.startswith(VALUE) and name in assigned and name not in entry
-            if is_returned and not is_undefined(environment[name]):
-                result[name] = zero_like(environment[name])
+        for name, value in environment.items():
+            is_returned = name.startswith(VALUE) and name not in entry
+            if is_returned and value is not self.environment.get(name):
+                result[name] = zero_like(value)
         unchanged = result.keys() == entry.keys() and all(
             types_of(result[name]) == types_of(entry[name]) for name in entry
         )
@@ -566,6 +621,15 @@ class FunctionLowering(CallLowering):
         self.context.dispatch_names = names
         self.context.local_count = local_count
         self.environment = environment
+
+
+def _tested_inside(node: ast.While) -> ast.While:
+    """The loop with its test as the first statement of its body, which sees what the test binds."""
+    leave = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Break()], [])
+    loop = ast.While(ast.Constant(True), [leave, *node.body], [])
+    for made in (leave, leave.test, leave.body[0], loop, loop.test):
+        ast.copy_location(made, node)
+    return loop
 
 
 def trip_count(build: Builder, start: Value, stop: Value, step: Value, known: Scalar) -> Value:

@@ -40,8 +40,12 @@ from .values import (
     zero_like,
 )
 
-VALUE = "$value"
 RETURNED = "$returned"
+"""Name of the flag that a return has been reached."""
+VALUE = "$value"
+"""With a number appended, names of the values that a return gives."""
+CHOICE = "$choice"
+"""Name of the value of the conditional expression that is being lowered."""
 
 
 @dataclass
@@ -81,11 +85,6 @@ class Scope:
             *assigned_names(source.tree.body),
         }
         self.return_count: int | None = None
-        # Of the loop that is being lowered: its carried values on entry, after its body, and the
-        # environment and block of the body.
-        self.initial: tuple[Value, ...] = ()
-        self.next_values: tuple[Value, ...] = ()
-        self.after_body: tuple[dict[str, Any], list[ir.Statement]] = ({}, [])
 
     # -- errors and names ------------------------------------------------------------------------
 
@@ -108,7 +107,7 @@ class Scope:
             if isinstance(value, Undefined):
                 self.fail(node, f"{name!r} may have no value here: {value.reason}")
             if isinstance(value, PlaneInput):
-                value = self.environment[name] = self.context.read_plane(value.name)
+                return self.context.read_plane(value.name)
             return value
         try:
             return self.free.resolve(name)
@@ -143,7 +142,12 @@ class Scope:
         self, condition: Number, then: Callable[[], None], otherwise: Callable[[], None]
     ) -> None:
         """An `ir.If` whose arms are lowered by the two callables."""
-        arms = [self.arm(then), self.arm(otherwise)]
+        self.join_arms(condition, [self.arm(then), self.arm(otherwise)])
+
+    def join_arms(
+        self, condition: Number, arms: Sequence[tuple[dict[str, Any], list[ir.Statement]]]
+    ) -> None:
+        """An `ir.If` of two arms that are lowered already."""
         results, yields = self.merge(arms)
         regions = [
             Region((), tuple(block), tuple(values))
@@ -192,7 +196,7 @@ class Scope:
         ]
         defined = [value for value in values if not is_undefined(value)]
         if len(defined) < len(values):
-            if not name.startswith(VALUE):
+            if not (defined and name.startswith(VALUE)):
                 return Undefined("it is assigned on some of the paths that lead here only")
             # A path that does not return skips every use of the returned value.
             values = [zero_like(defined[0]) if is_undefined(v) else v for v in values]

@@ -170,7 +170,7 @@ def describe_operand(value: Operand) -> str:
 
 def fits(value: Any, dtype: DType) -> bool:
     """Whether a known Python int is in the range of an integer type."""
-    return dtype.minimum <= value <= dtype.maximum
+    return dtype.minimum <= int(value) <= dtype.maximum
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def is_same(first: Any, second: Any) -> bool:
         if type(first.value) is not type(second.value):
             return False
         if isinstance(first.value, float):
-            return first.value.hex() == second.value.hex()
+            return bool(first.value.hex() == second.value.hex())
         return bool(first.value == second.value)
     return bool(type(first) is type(second) and first == second)
 

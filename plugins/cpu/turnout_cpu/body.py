@@ -86,12 +86,14 @@ class Body:
         options: Options,
         name: str,
         *,
+        has_dense_rows: bool,
         is_reported: bool,
     ) -> None:
         self.unit = unit
         self.vectors = vectors
         self.options = options
         self.name = name
+        self.has_dense_rows = has_dense_rows
         self.is_reported = is_reported
         self.function = FunctionText(module, FAST_MATH_FLAGS if unit.fast_math else "")
         # Metadata of loads and stores: which of the surrounding loops are declared parallel.
@@ -131,7 +133,7 @@ class Body:
             pointer,
             tuple(extents),
             tuple(strides),
-            has_dense_rows=rank > 0 and self.name.endswith(".rows"),
+            has_dense_rows=rank > 0 and self.has_dense_rows,
         )
 
     # The iteration space

@@ -45,8 +45,16 @@ def emit(unit: ir.Unit, vectors: Vectors, options: Options) -> str:
     if _indexed_arrays(unit) and options.level > 0 and not options.debug:
         bodies.insert(0, f"{entry}.rows")
     for name in bodies:
-        # The loops of one body are reported: the one that ordinary arrays take.
-        body = Body(unit, module, vectors, options, name, is_reported=name == bodies[0])
+        body = Body(
+            unit,
+            module,
+            vectors,
+            options,
+            name,
+            has_dense_rows=name.endswith(".rows"),
+            # The loops of one body are reported: of the one that ordinary arrays take.
+            is_reported=name == bodies[0],
+        )
         module.define(name, body.text())
     module.define(entry, _entry(unit, entry, bodies))
     return str(module)

@@ -66,7 +66,7 @@ def _define_libm_wrapper(module: ModuleText, wrapper: str, operation: str, dtype
 def _define_vector_wrapper(
     module: ModuleText, wrapper: str, scalar: str, vector: VectorFunction
 ) -> str:
-    """Define the wrapper and a second width; return the value of the variant attribute."""
+    """Define the wrapper and its vector forms; return the value of the variant attribute."""
     lanes, arity = vector.lanes, vector.arity
     wide = f"<{lanes} x {scalar}>"
     module.define(vector.symbol, f"declare {wide} @{vector.symbol}({', '.join([wide] * arity)})")
@@ -81,6 +81,9 @@ def _define_vector_wrapper(
         f"%result = extractelement {wide} %r, i32 0",
     ]
     _define(module, wrapper, scalar, arity, lines)
+    # LLVM would drop an argument that is the same constant in every call, after which the vector
+    # forms do not fit the call any more.
+    module.keep(wrapper)
     # Loops that mix float32 and float64 run both at one number of lanes.
     if scalar == "float":
         other, lines = lanes // 2, _halved(scalar, vector)
@@ -89,12 +92,39 @@ def _define_vector_wrapper(
     resized = f"{wrapper}_{other}"
     _define(module, resized, f"<{other} x {scalar}>", arity, lines)
     module.keep(resized)
-    return ",".join(
-        (
-            vector_math.variant(wrapper, lanes, arity, vector.symbol),
-            vector_math.variant(wrapper, other, arity, resized),
-        )
-    )
+    variants = []
+    for width, name in ((lanes, vector.symbol), (other, resized)):
+        masked = f"{wrapper}_masked_{width}"
+        _define_masked(module, masked, scalar, width, arity, name)
+        module.keep(masked)
+        variants += [
+            vector_math.variant(wrapper, width, arity, name),
+            f"_ZGV_LLVM_M{width}{'v' * arity}_{wrapper}({masked})",
+        ]
+    return ",".join(variants)
+
+
+def _define_masked(
+    module: ModuleText, name: str, scalar: str, lanes: int, arity: int, callee: str
+) -> None:
+    """Define the form for calls in a branch, with a mask of the lanes that take it.
+
+    The other lanes get a harmless argument, because special cases are slow in the whole vector; and
+    where no lane takes the branch, the routine does not run.
+    """
+    wide, mask = f"<{lanes} x {scalar}>", f"<{lanes} x i1>"
+    harmless = f"splat ({scalar} 0.5)"
+    lines = [
+        f"%bits = bitcast {mask} %mask to i{lanes}",
+        f"%is.idle = icmp eq i{lanes} %bits, 0",
+        "br i1 %is.idle, label %idle, label %busy",
+        "idle:",
+        f"ret {wide} zeroinitializer",
+        "busy:",
+        *(f"%v{k} = select {mask} %mask, {wide} %x{k}, {wide} {harmless}" for k in range(arity)),
+        f"%result = call {wide} @{callee}({_arguments(wide, 'v', arity)}) {_PURE}",
+    ]
+    _define(module, name, wide, arity, lines, f", {mask} %mask")
 
 
 def _halved(scalar: str, vector: VectorFunction) -> list[str]:
@@ -129,11 +159,13 @@ def _doubled(scalar: str, vector: VectorFunction) -> list[str]:
     return [*lines, f"%result = shufflevector {narrow} %low, {narrow} %high, {both}"]
 
 
-def _define(module: ModuleText, name: str, wanted: str, arity: int, lines: list[str]) -> None:
+def _define(
+    module: ModuleText, name: str, wanted: str, arity: int, lines: list[str], mask: str = ""
+) -> None:
     """Define a function of `arity` arguments ``%x<k>`` whose lines compute ``%result``."""
-    header = f"define internal {wanted} @{name}({_arguments(wanted, 'x', arity)}) {_WRAPPER} {{"
-    body = [f"  {line}" for line in (*lines, f"ret {wanted} %result")]
-    module.define(name, "\n".join([header, *body, "}"]))
+    parameters = _arguments(wanted, "x", arity) + mask
+    header = f"define internal {wanted} @{name}({parameters}) {_WRAPPER} {{"
+    module.define(name, "\n  ".join([header, *lines, f"ret {wanted} %result"]) + "\n}")
 
 
 def _arguments(wanted: str, prefix: str, arity: int) -> str:

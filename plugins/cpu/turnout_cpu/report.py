@@ -21,8 +21,8 @@ _Loop = ir.For | ir.While
 _METADATA = re.compile(r"^(!\d+) = (?:distinct )?!\{(.*)\}$", re.MULTILINE)
 _TAG = re.compile(rf'^!"{LOOP_TAG}", !"(.*)"$')
 _LATCH = re.compile(r"^  br .*!llvm\.loop (!\d+)")
-_LABEL = re.compile(r"^([\w.]+):")
-_TARGET = re.compile(r"label %([\w.]+)")
+_LABEL = re.compile(r"^([-\w.$]+):")
+_TARGET = re.compile(r"label %([-\w.$]+)")
 _VECTOR = re.compile(r"<(\d+) x (?:double|float|i\d+)>")
 
 
@@ -119,7 +119,7 @@ def _reason(
     if has_atomic_updates(region):
         return "it updates elements that its positions share"
     if missing := sorted(_without_vector_routine(body, vectors)):
-        return f"no vector routine for {', '.join(missing)}"
+        return f"no vector code for {', '.join(missing)}"
     if loop is not None and loop.initial:
         return "each round needs values of the round before"
     return "LLVM found no safe or profitable way"
@@ -129,7 +129,13 @@ def _without_vector_routine(body: list[ir.Statement], vectors: Vectors) -> set[s
     return {
         statement.operation
         for statement in body
-        if isinstance(statement, ir.Compute)
-        and statement.operation in vector_math.ARITY
-        and mathematics.routine(statement.operation, statement.result.dtype, vectors.isa) is None
+        if isinstance(statement, ir.Compute) and _is_scalar(statement, vectors)
     }
+
+
+def _is_scalar(statement: ir.Compute, vectors: Vectors) -> bool:
+    if statement.operation in vector_math.ARITY:
+        return mathematics.routine(statement.operation, statement.result.dtype, vectors.isa) is None
+    # Processors divide integers one by one; a power is a loop.
+    is_integer = statement.result.dtype.is_integer
+    return is_integer and statement.operation in ("floor_divide", "remainder", "integer_power")

@@ -46,7 +46,7 @@ class ModuleText:
         self._globals.setdefault(name, text)
 
     def keep(self, name: str) -> None:
-        """Keep a function that nothing calls yet: LLVM may come to call it."""
+        """Keep a function and its signature, whatever LLVM sees of its use."""
         self._kept[name] = None
 
     def metadata(self, content: str) -> str:
