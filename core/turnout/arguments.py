@@ -54,27 +54,32 @@ class Binder:
         CallError
             For unknown, missing or repeated arguments, all of them listed.
         """
-        values = {**self._defaults, **dict(zip(self._positional, args, strict=False)), **keywords}
-        problems = list(self._problems(args, keywords, values))
-        if problems:
+        given = self._positional[: len(args)]
+        values = {**self._defaults, **dict(zip(given, args, strict=False)), **keywords}
+        if (
+            len(args) > len(given)
+            or len(values) < len(self._names)
+            or not self._keywords.issuperset(keywords)
+            or not keywords.keys().isdisjoint(given)
+        ):
+            problems = list(self._problems(args, keywords))
             raise call_error(self._name, problems, f"its parameters are {', '.join(self._names)}")
         return [values[name] for name in self._names]
 
-    def _problems(
-        self, args: Sequence[Any], keywords: Mapping[str, Any], values: Mapping[str, Any]
-    ) -> Iterable[str]:
+    def _problems(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Iterable[str]:
         given = self._positional[: len(args)]
         if len(args) > len(given):
             yield f"{len(args)} positional arguments given, {len(given)} allowed"
         for keyword in keywords:
-            if keyword in given:
-                yield f"argument {keyword!r} is given twice"
-            elif keyword not in values or keyword not in self._names:
+            if keyword not in self._names:
                 yield f"unknown argument {keyword!r}{self._closest(keyword)}"
+            elif keyword in given:
+                yield f"argument {keyword!r} is given twice"
             elif keyword not in self._keywords:
                 yield f"argument {keyword!r} must be given by position"
-        if len(values) < len(self._names) or not values.keys() >= set(self._names):
-            yield from (f"argument {n!r} is missing" for n in self._names if n not in values)
+        for name in self._names:
+            if name not in given and name not in keywords and name not in self._defaults:
+                yield f"argument {name!r} is missing"
 
     def _closest(self, keyword: str) -> str:
         close = difflib.get_close_matches(keyword, self._names, n=1)
@@ -86,7 +91,9 @@ def call_error(name: str, problems: Sequence[str], hint: str = "") -> CallError:
     problems = list(dict.fromkeys(problems))
     if len(problems) == 1:
         return CallError(f"kernel {name}: {problems[0]}{f'; {hint}' if hint else ''}")
-    return CallError("\n  - ".join((f"kernel {name}:", *problems)) + (f"\n  {hint}" if hint else ""))
+    return CallError(
+        "\n  - ".join((f"kernel {name}:", *problems)) + (f"\n  {hint}" if hint else "")
+    )
 
 
 def as_arguments(name: str, specs: Sequence[ParameterSpec], values: Sequence[Any]) -> Sequence[Any]:
@@ -165,8 +172,8 @@ def call_types(
     if not problems:
         return types
     right = [(spec, value) for spec, value in pairs if spec.name in types]
-    if signature.form == "sample":
-        sample_count(*zip(*right, strict=True), samples, problems) if right else None
+    if any(spec.role == "plane" for spec, _ in right):
+        sample_count([spec for spec, _ in right], [v for _, v in right], samples, problems)
     problems += writability_problems((s.name, value) for s, value in right if s.is_output)
     raise call_error(name, problems)
 
@@ -209,7 +216,8 @@ def _check_kind(spec: ParameterSpec, value: Any, context: DeviceContext) -> None
     if isinstance(value, np.ndarray):
         return
     if isinstance(value, np.generic) or not (hasattr(value, "dtype") and hasattr(value, "ndim")):
-        raise CallError(f"{what} is {_described(value)}, not an array; {_needed(spec)}")
+        hint = f"; numpy.asarray({spec.name}) makes one" if isinstance(value, list | tuple) else ""
+        raise CallError(f"{what} is {_described(value)}, not an array; {_needed(spec)}{hint}")
     if context.is_host:
         raise CallError(
             f"{what} is a {type(value).__name__}, not a NumPy array; {_needed(spec)}: "
@@ -224,13 +232,20 @@ def _check_kind(spec: ParameterSpec, value: Any, context: DeviceContext) -> None
 
 
 def _described(value: Any) -> str:
-    return "None" if value is None else f"the {type(value).__name__} {reprlib.repr(value)}"
+    if value is None:
+        return "None"
+    is_plain = isinstance(value, str | int | float | complex | np.generic)
+    return (
+        f"the {type(value).__name__} {reprlib.repr(value)}"
+        if is_plain
+        else (f"of type {type(value).__name__}")
+    )
 
 
 def _needed(spec: ParameterSpec) -> str:
     element = "float32 or float64" if spec.dtype is None else spec.dtype.dtype.name
     if spec.role == "array":
-        shape = f"{spec.rank} {'axis' if spec.rank == 1 else 'axes'}"
+        shape = _axes(spec.rank)
     else:
         shape = f"shape ({spec.width}, samples)" if spec.width else "shape (samples,)"
     return f"{spec.annotation} takes an array of {element} with {shape}"
@@ -241,29 +256,42 @@ def _array_type(spec: ParameterSpec, value: Any, width: DType) -> DType:
     dtype = _dtype_of(value)
     if dtype is None:
         raise CallError(
-            f"{what} has the dtype {value.dtype}, {_strangeness(value.dtype)}; {_needed(spec)}"
+            f"{what} has the dtype {value.dtype}, {_strangeness(value.dtype, _needed(spec))}"
         )
     expected = spec.dtype or (dtype if dtype.is_float else width)
     if dtype is not expected:
         raise CallError(
-            f"{what} has the dtype {value.dtype}; {_needed(spec)}; convert it with "
-            f"astype(numpy.{expected.dtype.name}){_other_annotation(spec, dtype)}"
+            f"{what} has the dtype {value.dtype}; {_needed(spec)}; "
+            f"{_conversion_hint(spec, expected)}{_other_annotation(spec, dtype)}"
         )
     if value.ndim != spec.rank:
-        raise CallError(
-            f"{what} has {value.ndim} axes, shape {tuple(value.shape)}; {_needed(spec)}"
-        )
+        axes = _axes(value.ndim)
+        raise CallError(f"{what} has {axes}, shape {tuple(value.shape)}; {_needed(spec)}")
     return dtype
 
 
-def _strangeness(dtype: Any) -> str:
+def _axes(count: int) -> str:
+    return f"{count} {'axis' if count == 1 else 'axes'}"
+
+
+def _conversion_hint(spec: ParameterSpec, expected: DType) -> str:
+    # What a kernel writes into a converted copy the caller would never see.
+    if spec.is_output:
+        return f"pass an array of {expected.dtype.name}"
+    return f"convert it with astype(numpy.{expected.dtype.name})"
+
+
+def _strangeness(dtype: Any, needed: str) -> str:
     if isinstance(dtype, np.dtype):
         if dtype.names:
-            return "whose fields kernels do not have; pass one field as an array"
+            return f"whose fields kernels do not have; {needed}; pass one field"
         if not dtype.isnative and ir.from_numpy(dtype.newbyteorder("=")) is not None:
             native = dtype.newbyteorder("=").name
-            return f"not the byte order of this machine; convert it with astype(numpy.{native})"
-    return "which kernels do not have; convert it with astype"
+            return (
+                f"which is not in the byte order of this machine; {needed}; convert it with "
+                f"astype(numpy.{native})"
+            )
+    return f"which kernels do not have; {needed}; convert it with astype"
 
 
 def _other_annotation(spec: ParameterSpec, dtype: DType) -> str:
@@ -277,7 +305,8 @@ def _other_annotation(spec: ParameterSpec, dtype: DType) -> str:
     elif spec.width:
         return ""
     else:
-        other = f"Scalar[{dtype}]" if dtype.is_float else f"Index[{dtype}]"
+        pinned = f"Index[{dtype}]" if dtype is not i64 else "Index"
+        other = f"Scalar[{dtype}]" if dtype.is_float else pinned
     return f", or annotate the parameter {f'Mutable[{other}]' if spec.is_output else other}"
 
 
@@ -354,7 +383,7 @@ def scalar_conversion(spec: ParameterSpec, dtype: DType | Weak) -> Conversion:
             number = int(value)
             if not minimum <= number <= maximum:
                 problems.append(
-                    f"argument {spec.name!r} is {number}, which does not fit into {held} "
+                    f"argument {spec.name!r} is {number}, which does not fit into {held.dtype} "
                     f"({minimum} to {maximum})"
                 )
             return number
@@ -369,7 +398,7 @@ def scalar_conversion(spec: ParameterSpec, dtype: DType | Weak) -> Conversion:
             return float(value)
         except OverflowError:
             problems.append(
-                f"argument {spec.name!r} is an int that does not fit into {held}; pass a float"
+                f"argument {spec.name!r} is an int that does not fit into {held.dtype}; pass a float"
             )
             return 0.0
 
@@ -391,8 +420,9 @@ def sample_count(
     for spec, value in zip(specs, values, strict=True):
         if spec.role not in ("plane", "mask"):
             continue
-        lengths.setdefault(value.shape[-1], spec.name)
-        if spec.width and value.shape[0] != spec.width:
+        if not spec.width or value.shape[0] == spec.width:
+            lengths.setdefault(value.shape[-1], spec.name)
+        else:
             is_transposed = value.shape[-1] == spec.width
             problems.append(
                 f"argument {spec.name!r} has shape {tuple(value.shape)}; {spec.annotation} takes "
@@ -418,7 +448,7 @@ def sample_count(
             f"the arrays of a call must have one number of samples: {given}; samples= runs the "
             "first of longer arrays"
         )
-    if not lengths:
+    if not lengths and not problems:
         problems.append("no argument tells the number of samples; give samples=")
     return next(iter(lengths), 0)
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from types import ModuleType
+from typing import cast
 
 from . import ir
 from .cache import binary_key, default_cache
@@ -80,7 +86,38 @@ def load_unit(unit: ir.Unit, context: DeviceContext, options: Options) -> Launch
 
 def _key(unit: ir.Unit, backend: Backend, target: Target, options: Options) -> str:
     versions = f"turnout {core_version()} {backend.distribution} {backend.version}"
-    return binary_key(ir.format_unit(unit), str(target), str(options), versions)
+    source = _source_digest(backend)
+    return binary_key(ir.format_unit(unit), str(target), str(options), versions, source)
+
+
+@functools.lru_cache(maxsize=16)
+def _source_digest(backend: Backend) -> str:
+    """Digest of the Python files of a backend's package.
+
+    While a backend is being worked on its version stays and its code changes; what the old code
+    compiled must not be loaded then.
+    """
+    # The backend's own answer stands behind the default of the core in pluggy's list.
+    module = cast(ModuleType, backend.hook.turnout_compile.get_hookimpls()[-1].plugin)
+    package = sys.modules.get(module.__package__ or "")
+    # A namespace package has no file, and belongs to others too.
+    path = getattr(package, "__file__", None) or module.__file__ or ""
+    digest = hashlib.sha256()
+    for file in _package_files(path) if os.path.basename(path) == "__init__.py" else [path]:
+        # What a zip archive holds does not change.
+        if os.path.isfile(file):
+            with open(file, "rb") as opened:
+                digest.update(opened.read())
+    return digest.hexdigest()
+
+
+def _package_files(path: str) -> list[str]:
+    return sorted(
+        os.path.join(folder, name)
+        for folder, _, names in os.walk(os.path.dirname(path))
+        for name in names
+        if name.endswith(".py")
+    )
 
 
 def _compiled(unit: ir.Unit, backend: Backend, target: Target, options: Options) -> Binary:

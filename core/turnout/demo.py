@@ -45,10 +45,10 @@ REFERENCE_LIMIT = 100
 
 Array = np.ndarray[Any, Any]
 
-if (
-    TYPE_CHECKING
-):  # what annotates a kernel is an object, which type checkers do not take for a type
-    Floats = Integers = Any
+if TYPE_CHECKING:
+    # What annotates a kernel is an object, which type checkers do not take for a type.
+    Floats = Any
+    Integers = Any
 else:
     Floats = NDArray[f64, 1]
     Integers = NDArray[i64, 1]
@@ -164,15 +164,23 @@ def tiled(latitude: Floats, longitude: Floats, nearest: Integers, distance_km: F
         distance_km[i] = great_circle_km(smallest)
 
 
-@kernel
-def unit_vectors(latitude: Floats, longitude: Floats, x: Floats, y: Floats, z: Floats) -> None:
+@func
+def fill_unit_vectors(latitude, longitude, x, y, z):  # type: ignore[no-untyped-def]
     """Points of the unit sphere: all sines and cosines that chords need, once per airport."""
     for i in range(latitude.shape[0]):
-        phi = latitude[i] * RADIANS_PER_DEGREE
-        lam = longitude[i] * RADIANS_PER_DEGREE
+        phi, lam = latitude[i] * RADIANS_PER_DEGREE, longitude[i] * RADIANS_PER_DEGREE
         x[i] = tm.cos(phi) * tm.cos(lam)
         y[i] = tm.cos(phi) * tm.sin(lam)
         z[i] = tm.sin(phi)
+
+
+@func
+def fill_distances(latitude, longitude, nearest, distance_km):  # type: ignore[no-untyped-def]
+    """The exact distance to the neighbour that was found: one haversine per airport."""
+    for i in range(latitude.shape[0]):
+        j = nearest[i]
+        h = haversine(latitude[i], longitude[i], latitude[j], longitude[j])
+        distance_km[i] = great_circle_km(h)
 
 
 @kernel
@@ -185,7 +193,11 @@ def nearest_by_chord(
     nearest: Integers,
     distance_km: Floats,
 ) -> None:
-    """Row by row: the shortest chord leads to the nearest airport; one haversine per row."""
+    """Row by row: the shortest chord through the Earth leads to the nearest airport.
+
+    `x`, `y` and `z` are room for the points of the unit sphere.
+    """
+    fill_unit_vectors(latitude, longitude, x, y, z)
     for i in range(latitude.shape[0]):
         shortest = NO_CHORD
         closest = -1
@@ -196,9 +208,7 @@ def nearest_by_chord(
                 shortest = square
                 closest = j
         nearest[i] = closest
-        distance_km[i] = great_circle_km(
-            haversine(latitude[i], longitude[i], latitude[closest], longitude[closest])
-        )
+    fill_distances(latitude, longitude, nearest, distance_km)
 
 
 @kernel
@@ -215,8 +225,10 @@ def nearest_by_chord_in_lanes(
 
     A search for a minimum depends from one round on the next. Here each of `LANES` lanes searches
     its own share of the columns, so a round is the same work for all lanes; at the end the best
-    lane wins. The length of `x`, `y` and `z` is a multiple of `LANES`; `FAR_AWAY` fills them up.
+    lane wins. The length of `x`, `y` and `z` is a multiple of `LANES`, and the elements beyond the
+    airports are `FAR_AWAY`.
     """
+    fill_unit_vectors(latitude, longitude, x, y, z)
     for i in range(latitude.shape[0]):
         shortest = tm.zeros(LANES, f64)
         closest = tm.zeros(LANES, i64)
@@ -235,30 +247,25 @@ def nearest_by_chord_in_lanes(
             is_tie = shortest[k] == shortest[best] and closest[k] < closest[best]
             if shortest[k] < shortest[best] or is_tie:
                 best = k
-        j = closest[best]
-        nearest[i] = j
-        distance_km[i] = great_circle_km(
-            haversine(latitude[i], longitude[i], latitude[j], longitude[j])
-        )
+        nearest[i] = closest[best]
+    fill_distances(latitude, longitude, nearest, distance_km)
 
 
 def chords(latitude: Any, longitude: Any, nearest: Any, distance_km: Any) -> None:
-    """`unit_vectors`, then `nearest_by_chord`."""
-    points = _points(latitude, longitude)
+    """`nearest_by_chord`, with memory for the points of the unit sphere."""
+    points = _room_for_points(latitude.shape[0])
     nearest_by_chord(latitude, longitude, *points, nearest, distance_km)
 
 
 def chords_in_lanes(latitude: Any, longitude: Any, nearest: Any, distance_km: Any) -> None:
-    """`unit_vectors`, then `nearest_by_chord_in_lanes`."""
-    points = _points(latitude, longitude)
+    """`nearest_by_chord_in_lanes`, with memory for the points of the unit sphere."""
+    points = _room_for_points(latitude.shape[0])
     nearest_by_chord_in_lanes(latitude, longitude, *points, nearest, distance_km)
 
 
-def _points(latitude: Any, longitude: Any) -> list[Any]:
-    count = math.ceil(latitude.shape[0] / LANES) * LANES
-    points = [array(np.full(count, FAR_AWAY)) for _ in range(3)]
-    unit_vectors(latitude, longitude, *points)
-    return points
+def _room_for_points(count: int) -> list[Any]:
+    padded_count = math.ceil(count / LANES) * LANES
+    return [array(np.full(padded_count, FAR_AWAY)) for _ in range(3)]
 
 
 NUMPY_IMPLEMENTATIONS = (numpy_broadcasting, numpy_chords)
@@ -590,7 +597,7 @@ def _measured(variant: Variant, decision: Decision, arguments: Sequence[Array]) 
         why = decision.reason
     elif samples_ns:
         fastest_ns = median(decision.samples[str(decision.chosen)])
-        why = f"takes {median(samples_ns) / fastest_ns:.3g} times as long"
+        why = f"takes {median(samples_ns) / fastest_ns:.2f} times as long"
     else:
         why = variant.refusal(arguments) or f"not measured: {decision.reason}"
     return Measured(variant.name, variant.device, samples_ns, is_chosen, why)

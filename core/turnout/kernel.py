@@ -10,22 +10,27 @@ cache (`turnout.compilation`). The executable checks shapes, writability and ove
 from __future__ import annotations
 
 import inspect
+import os
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
 from typing import Any, overload
 
 import numpy as np
 
 from . import ir
 from .arguments import (
+    Binder,
     Types,
     as_arguments,
-    bind,
     call_error,
     call_types,
+    is_same_view,
     overlap_problem,
+    overlaps,
     sample_count,
     scalar_conversion,
     type_key,
@@ -33,7 +38,7 @@ from .arguments import (
 )
 from .backends import resolve
 from .compilation import load_unit, lower_plan
-from .errors import CallError, KernelError, OutOfBoundsError, PerformanceWarning
+from .errors import KernelError, OutOfBoundsError, PerformanceWarning
 from .hooks import Device, IndexViolation, Options
 from .lang import (
     SAMPLES,
@@ -43,13 +48,15 @@ from .lang import (
     LoweredKernel,
     ParameterSpec,
     Returned,
+    Signature,
     lower_kernel,
     parse_function,
     parse_signature,
     read_lines,
 )
 from .loading import DeviceContext
-from .positions import Count, position_count
+from .pickling import Definition, define, reduced
+from .positions import position_count
 
 
 class Kernel:
@@ -71,7 +78,13 @@ class Kernel:
     __turnout_kernel__ = True
 
     def __init__(
-        self, function: Callable[..., Any], *, fastmath: bool = False, debug: bool = False
+        self,
+        function: Callable[..., Any],
+        *,
+        fastmath: bool = False,
+        debug: bool = False,
+        lines: list[str] | None = None,
+        signature: Signature | None = None,
     ) -> None:
         self.__wrapped__ = function
         self.__name__ = function.__name__
@@ -81,42 +94,40 @@ class Kernel:
         self.__signature__ = inspect.signature(function)
         self.fastmath = fastmath
         self.debug = debug
-        self.signature = parse_signature(function)
-        self._specs = self.signature.parameters
-        self._lines = read_lines(function)
+        self.signature = parse_signature(function) if signature is None else signature
+        self._bind = Binder(self.__name__, self.__signature__)
+        self._lines = read_lines(function) if lines is None else lines
         self._free = FreeNames(function)
-        self._source: KernelSource | None = None
+        self._executables: dict[tuple[Hashable, ...], Executable] = {}
         self._lock = threading.RLock()
-        self._executables: dict[tuple[DeviceContext, tuple[Hashable, ...]], Executable] = {}
+        _kernels.add(self)
 
     def __call__(
         self,
         *args: Any,
         device: str | Device | None = None,
         samples: int | None = None,
-        **kwargs: Any,
+        **keywords: Any,
     ) -> Any:
-        if kwargs or len(args) != len(self._specs):
-            values = bind(self.__signature__, self.__name__, args, kwargs)
-        else:
-            values = list(args)
-        values = as_arguments(self._specs, values)
+        values: Sequence[Any] = args
+        if keywords or len(args) != self._bind.count:
+            values = self._bind(args, keywords)
+        values = as_arguments(self.__name__, self.signature.parameters, values)
         context = resolve(values, device)
-        key = (context, type_key(self._specs, values))
+        key = (context, *type_key(values))
         executable = self._executables.get(key)
         if executable is None:
-            executable = self._make(context, key, values)
-        if samples is not None and self.signature.form == "array":
-            raise CallError(
-                f"kernel {self.__name__}: samples= is for the per-sample form; this kernel is of "
-                "the array form"
-            )
+            executable = self._make(context, key, values, samples)
         return executable(values, samples)
 
     def _make(
-        self, context: DeviceContext, key: tuple[Any, Any], values: Sequence[Any]
+        self,
+        context: DeviceContext,
+        key: tuple[Hashable, ...],
+        values: Sequence[Any],
+        samples: int | None,
     ) -> Executable:
-        types = call_types(self.__name__, self.signature, values)
+        types = call_types(self.__name__, self.signature, values, context, samples)
         with self._lock:
             executable = self._executables.get(key)
             if executable is None:
@@ -124,15 +135,17 @@ class Kernel:
                 self._executables[key] = executable
         return executable
 
-    @property
+    @cached_property
     def source(self) -> KernelSource:
         """The parsed source; parsed at the first use."""
-        if self._source is None:
-            parsed = parse_function(self.__wrapped__, self._lines)
-            self._source = KernelSource(
-                self.__name__, parsed, self._free, self.signature, self.fastmath
-            )
-        return self._source
+        parsed = parse_function(self.__wrapped__, self._lines)
+        return KernelSource(self.__name__, parsed, self._free, self.signature, self.fastmath)
+
+    @cached_property
+    def definition(self) -> Definition:
+        """What the kernel is made of, as far as what it computes goes."""
+        options = {"fastmath": self.fastmath, "debug": self.debug}
+        return define(self.__wrapped__, self._lines, self._free, self.signature, options)
 
     @property
     def options(self) -> Options:
@@ -146,32 +159,52 @@ class Kernel:
     def default_types(self, width: ir.DType = ir.f64) -> Types:
         """Types of a typical call, for reading the code of a kernel that was not called yet."""
         types: Types = {"return": width}
-        for spec in self._specs:
+        for spec in self.signature.parameters:
             types[spec.name] = spec.dtype or ("float" if spec.role == "param" else width)
         return types
 
     def __repr__(self) -> str:
-        parameters = ", ".join(f"{spec.name}: {spec.annotation}" for spec in self._specs)
+        parameters = ", ".join(f"{s.name}: {s.annotation}" for s in self.signature.parameters)
         return f"<turnout.kernel {self.__qualname__}({parameters})>"
 
-    def __reduce__(self) -> str:
-        return self.__qualname__
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return reduced(self, lambda: self.definition, _make_kernel)
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Kernel:
+        return self
 
 
-@dataclass(frozen=True)
-class _Launch:
-    """One unit of a plan, ready to run."""
+def _make_kernel(definition: Definition) -> Kernel:
+    return Kernel(
+        definition.function(),
+        lines=definition.file_lines,
+        signature=definition.signature,
+        **definition.options,
+    )
 
-    unit: ir.Unit
-    launcher: Callable[[tuple[Any, ...], int], None]
-    count: Count
-    names: tuple[str, ...]
-    exclusive: tuple[tuple[str, str], ...]
-    elementwise: tuple[tuple[str, str], ...]
+
+_kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    # A thread that compiled while another one forked does not exist in the child, its lock does.
+    for kernel in _kernels:
+        kernel._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Executable:
-    """A kernel for one device and one combination of argument types."""
+    """A kernel for one device and one combination of argument types.
+
+    The arguments of a call are a list: the values of the parameters, the number of samples, the
+    arrays to return, scratch arrays. `_places` knows their places in it by name.
+    """
 
     def __init__(
         self, kernel: Kernel, lowered: LoweredKernel, types: Types, context: DeviceContext
@@ -179,66 +212,90 @@ class Executable:
         self.kernel = kernel
         self.lowered = lowered
         self.context = context
-        self._specs = kernel.signature.parameters
-        self._per_sample = kernel.signature.form == "sample"
-        self._has_mask = any(spec.role == "mask" for spec in self._specs)
+        self.plan = lower_plan(lowered.plan, context.backend, context.device.target)
+        specs = kernel.signature.parameters
+        self._scratch = [step for step in self.plan.steps if isinstance(step, ir.Scratch)]
+        names = [spec.name for spec in specs]
+        names += [SAMPLES, *(spec.name for spec in lowered.returned)]
+        names += [scratch.name for scratch in self._scratch]
+        self._places = {name: place for place, name in enumerate(names)}
+        runs = [step for step in self.plan.steps if isinstance(step, ir.Run)]
+        self._launches = [_Launch(run.unit, self._places, context, kernel.options) for run in runs]
+        places = list(enumerate(specs))
+        self._has_mask = any(spec.role == "mask" for spec in specs)
+        self._planes = [place for place, spec in places if spec.role in ("plane", "mask")]
+        self._vectors = [(place, spec.width) for place, spec in places if spec.width]
         self._scalars = [
-            (spec.name, scalar_conversion(spec, types[spec.name]))
-            for spec in self._specs
+            (place, scalar_conversion(spec, types[spec.name]))
+            for place, spec in places
             if not spec.rank
         ]
-        plan = lower_plan(lowered.plan, context.backend, context.device.target)
-        self.plan = plan
-        self._scratch = [step for step in plan.steps if isinstance(step, ir.Scratch)]
-        self._launches = [self._launch(step) for step in plan.steps if isinstance(step, ir.Run)]
-        own = {spec.name for spec in self._specs if spec.rank}
-        arrays = [array for unit in plan.units for array in unit.arrays.values()]
-        self._written = sorted({a.name for a in arrays if a.is_written} & own)
-
-    def _launch(self, run: ir.Run) -> _Launch:
-        unit = run.unit
-        return _Launch(
-            unit,
-            load_unit(unit, self.context, self.kernel.options),
-            position_count(unit),
-            tuple(parameter.name for parameter in unit.parameters),
-            run.exclusive,
-            run.elementwise,
-        )
+        arrays = [array for unit in self.plan.units for array in unit.arrays.values()]
+        written = {array.name for array in arrays if array.is_written}
+        self._written = [place for place, spec in places if spec.rank and spec.name in written]
+        self._pairs = _overlap_pairs(runs, {spec.name: place for place, spec in places})
+        self._has_warned_of_copies = False
 
     def __call__(self, values: Sequence[Any], samples: int | None) -> Any:
-        arguments = {spec.name: v for spec, v in zip(self._specs, values, strict=True)}
-        count = self._check(arguments, values, samples)
-        for name, convert in self._scalars:
-            arguments[name] = convert(arguments[name])
-        if self._per_sample:
-            arguments[SAMPLES] = count
+        problems: list[str] = []
+        count = self._count(values, samples, problems)
+        if not (self.context.is_host and self._is_plain(values)):
+            problems += self._array_problems(values)
+        arguments = list(values)
+        for place, convert in self._scalars:
+            arguments[place] = convert(values[place], problems)
+        if problems:
+            raise call_error(self.kernel.__name__, problems)
+        arguments.append(count)
         returned = [self._allocated(spec, count) for spec in self.lowered.returned]
-        for spec, array in zip(self.lowered.returned, returned, strict=True):
-            arguments[spec.name] = array
         if self.context.is_host:
+            arguments += returned
             self._run(arguments)
         else:
-            self._run_on_device(arguments)
-        return self._result([arguments[spec.name] for spec in self.lowered.returned])
+            returned = self._run_on_device(arguments, returned)
+        return self._result(returned) if returned else None
 
-    def _check(self, arguments: dict[str, Any], values: Sequence[Any], samples: int | None) -> int:
-        count = 0
-        problems: list[str] = []
-        if self._per_sample:
-            count, problems = sample_count(self._specs, values, samples)
-        problems += writability_problems((name, arguments[name]) for name in self._written)
-        for launch in self._launches:
-            for pairs, may_coincide in ((launch.exclusive, False), (launch.elementwise, True)):
-                for first, second in pairs:
-                    if first in arguments and second in arguments:
-                        problem = overlap_problem(
-                            (first, arguments[first]), (second, arguments[second]), may_coincide
-                        )
-                        problems += [problem] if problem else []
-        if problems:
-            raise call_error(self.kernel.__name__, list(dict.fromkeys(problems)))
-        return count
+    # -- checks ----------------------------------------------------------------------------------
+
+    def _count(self, values: Sequence[Any], samples: int | None, problems: list[str]) -> int:
+        """The number of samples; 0 for the array form."""
+        if self.kernel.signature.form == "array":
+            if samples is not None:
+                problems.append(
+                    "samples= is for the per-sample form, and this kernel is of the array form"
+                )
+            return 0
+        lengths = {values[place].shape[-1] for place in self._planes}
+        have_widths = all(values[place].shape[0] == width for place, width in self._vectors)
+        if samples is None and len(lengths) == 1 and have_widths:
+            count: int = lengths.pop()
+            return count
+        return sample_count(self.kernel.signature.parameters, values, samples, problems)
+
+    def _is_plain(self, values: Sequence[Any]) -> bool:
+        """Whether NumPy arrays are right at first sight; where not, a closer look decides."""
+        for place in self._written:
+            flags = values[place].flags
+            if not (flags.writeable and flags.forc):
+                return False
+        for first, second in self._pairs:
+            if np.may_share_memory(values[first], values[second]):
+                return False
+        return True
+
+    def _array_problems(self, values: Sequence[Any]) -> list[str]:
+        specs = self.kernel.signature.parameters
+        problems = writability_problems((specs[p].name, values[p]) for p in self._written)
+        for (first, second), may_coincide in self._pairs.items():
+            problem = overlap_problem(
+                (specs[first].name, values[first]),
+                (specs[second].name, values[second]),
+                may_coincide,
+            )
+            problems += [problem] if problem else []
+        return problems
+
+    # -- runs ------------------------------------------------------------------------------------
 
     def _allocated(self, spec: Returned, count: int) -> np.ndarray[Any, Any]:
         shape = (spec.width, count) if spec.width else (count,)
@@ -246,44 +303,86 @@ class Executable:
         make = np.zeros if self._has_mask else np.empty
         return make(shape, spec.dtype)
 
-    def _run(self, arguments: dict[str, Any]) -> None:
+    def _run(self, arguments: list[Any]) -> None:
         for scratch in self._scratch:
-            zeros = np.zeros(scratch.shape, scratch.dtype)
-            arguments[scratch.name] = self.context.memory.put(zeros)
+            arguments.append(self.context.memory.put(np.zeros(scratch.shape, scratch.dtype)))
         for launch in self._launches:
-            args = tuple([arguments[name] for name in launch.names])
+            args = launch.select(arguments)
             try:
                 launch.launcher(args, launch.count(args))
             except IndexViolation as violation:
                 raise self._out_of_bounds(launch.unit, violation) from None
 
-    def _run_on_device(self, arguments: dict[str, Any]) -> None:
-        """Run on a device with memory of its own; host arrays are copied there and back."""
+    def _run_on_device(
+        self, arguments: list[Any], returned: list[np.ndarray[Any, Any]]
+    ) -> list[Any]:
+        """Run on a device with memory of its own; host arrays are copied there and back.
+
+        What is returned lives where the arguments do: on the host if all arrays came from there.
+        """
         memory = self.context.memory
-        copied = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
-        given = sorted(copied.keys() - {spec.name for spec in self.lowered.returned})
-        if given:
-            warnings.warn(
-                f"kernel {self.kernel.__name__} runs on {self.context.device}; the NumPy arrays "
-                f"{', '.join(given)} are copied there and back at every call. Keep them there with "
-                "turnout.array(x)",
-                PerformanceWarning,
-                stacklevel=4,
+        specs = self.kernel.signature.parameters
+        places = [place for place, spec in enumerate(specs) if spec.rank]
+        copied = {p: arguments[p] for p in places if isinstance(arguments[p], np.ndarray)}
+        if copied:
+            self._refuse_partial_overlap(copied)
+            self._warn_of_copies([specs[place].name for place in copied])
+        there: dict[int, Any] = {}
+        for place, host in copied.items():
+            same = (other for other in there if is_same_view(copied[other], host))
+            original = next(same, None)
+            there[place] = (
+                memory.put(np.ascontiguousarray(host)) if original is None else there[original]
             )
-        for name, host in copied.items():
-            arguments[name] = memory.put(np.ascontiguousarray(host))
+            arguments[place] = there[place]
+        results = [memory.put(array) for array in returned]
+        arguments += results
         self._run(arguments)
-        for name in self._written:
-            if name in copied:
-                host = copied[name]
-                back = host if host.flags.c_contiguous else np.empty(host.shape, host.dtype)
-                memory.get(arguments[name], back)
-                if back is not host:
-                    host[...] = back
+        for place in self._written:
+            if place in copied:
+                self._copy_back(there[place], copied[place])
+        if not copied or len(copied) < len(places):
+            return results
+        for result, array in zip(results, returned, strict=True):
+            memory.get(result, array)
+        return list(returned)
+
+    def _copy_back(self, there: Any, host: np.ndarray[Any, Any]) -> None:
+        back = host if host.flags.c_contiguous else np.empty(host.shape, host.dtype)
+        self.context.memory.get(there, back)
+        if back is not host:
+            host[...] = back
+
+    def _refuse_partial_overlap(self, copied: dict[int, np.ndarray[Any, Any]]) -> None:
+        """One memory cannot be two copies, so the order of loads and stores would be lost."""
+        specs = self.kernel.signature.parameters
+        problems = [
+            f"arguments {specs[first].name!r} and {specs[second].name!r} overlap in memory and "
+            f"would be copied to {self.context.device} apart, though the kernel writes to one of "
+            f"them; move the whole memory there with turnout.array(x) and slice it there"
+            for first in self._written
+            for second in copied
+            if first in copied
+            and first != second
+            and overlaps(copied[first], copied[second])
+            and not is_same_view(copied[first], copied[second])
+        ]
+        if problems:
+            raise call_error(self.kernel.__name__, problems)
+
+    def _warn_of_copies(self, names: Sequence[str]) -> None:
+        if self._has_warned_of_copies:
+            return
+        self._has_warned_of_copies = True
+        warnings.warn(
+            f"kernel {self.kernel.__name__} runs on {self.context.device}; the NumPy arrays "
+            f"{', '.join(names)} are copied there, and the written ones back, at every call. Keep "
+            "them there with turnout.array(x). This is said once per kernel",
+            PerformanceWarning,
+            stacklevel=5,
+        )
 
     def _result(self, returned: list[Any]) -> Any:
-        if not returned:
-            return None
         is_tuple = self.kernel.signature.returns_tuple or len(returned) > 1
         return tuple(returned) if is_tuple else returned[0]
 
@@ -297,6 +396,33 @@ class Executable:
             f"kernel {self.kernel.__name__}, {file}:{site.line}: {shown} is out of bounds for axis "
             f"{violation.axis} of {site.array!r}, which has length {violation.extent}"
         )
+
+
+class _Launch:
+    """One unit of a plan, ready to run; `select` takes its arguments out of those of the call."""
+
+    def __init__(
+        self, unit: ir.Unit, places: dict[str, int], context: DeviceContext, options: Options
+    ) -> None:
+        self.unit = unit
+        self.launcher = load_unit(unit, context, options)
+        self.count = position_count(unit)
+        own = [places[parameter.name] for parameter in unit.parameters]
+        self.select: Callable[[list[Any]], tuple[Any, ...]] = (
+            itemgetter(*own) if len(own) > 1 else lambda a: tuple([a[place] for place in own])
+        )
+
+
+def _overlap_pairs(runs: Sequence[ir.Run], places: dict[str, int]) -> dict[tuple[int, int], bool]:
+    """Pairs of arguments that must not overlap; true where they may be the same elements."""
+    pairs: dict[tuple[int, int], bool] = {}
+    for run in runs:
+        for names, may_coincide in ((run.elementwise, True), (run.exclusive, False)):
+            for first, second in names:
+                if first in places and second in places:
+                    pair = (places[first], places[second])
+                    pairs[pair] = may_coincide and pairs.get(pair, True)
+    return pairs
 
 
 @overload

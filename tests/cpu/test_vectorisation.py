@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -294,7 +295,7 @@ def test_compilation_is_deterministic(device):
     outputs = {
         subprocess.run(
             [sys.executable, "-c", program],
-            env={"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
             check=True,

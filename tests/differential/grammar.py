@@ -131,7 +131,7 @@ class Grammar:
         """An expression of exactly this strong kind."""
         if depth <= 0:
             return self.leaf(kind)
-        productions = [self.leaf, self.closed, self.closed, self.mixed, self.chosen, self.called]
+        productions = [self.leaf, self.element, self.closed, self.closed, self.mixed, self.chosen, self.called]
         productions.append(self.truth_value if kind == "bool_" else self.unary)
         if kind in FLOATS:
             productions.append(self.float_function)
@@ -140,15 +140,32 @@ class Grammar:
             if kind in self.scope.vectors.values():
                 productions.append(self.vector_component)
         production = self.pick(productions)
-        return production(kind) if production == self.leaf else production(kind, depth - 1)  # type: ignore[operator]
+        if production == self.leaf:
+            return self.leaf(kind)
+        return production(kind, depth - 1)  # type: ignore[operator, no-any-return]
 
     def leaf(self, kind: str) -> str:
-        known = [*self.scope.variables.values(), *self.scope.constants]
-        options = [e.text for e in known if e.kind == kind]
-        options += [f"{a.name}[{position}]" for a, position in self.places(kind, 0)]
-        if not options or self.number(0, 5) == 5:
+        """A local, a parameter or an element, cast where it is of another kind; or a literal."""
+        if self.number(0, 7) == 7:
             return self.literal(kind)
-        return self.pick(options)
+        options = list(self.known(kind))
+        if options and self.number(0, 7):
+            return self.pick(options)
+        others = [text for other in STRONG if other != kind for text in self.known(other)]
+        return f"{kind}({self.pick(others)})" if others else self.literal(kind)
+
+    def known(self, kind: str) -> Iterator[str]:
+        """What is in scope of one kind."""
+        for expression in (*self.scope.variables.values(), *self.scope.constants):
+            if expression.kind == kind:
+                yield expression.text
+        for array in self.scope.arrays:
+            if array.kind != kind:
+                continue
+            if array.length:
+                yield f"{array.name}[{', '.join(['0'] * array.rank)}]"
+            for position in self.scope.positions.get(array.space, ()):
+                yield f"{array.name}[{position}]"
 
     def literal(self, kind: str) -> str:
         if kind == "bool_":
@@ -161,16 +178,19 @@ class Grammar:
         smallest, largest = limits(kind)
         return f"{kind}({self.pick((0, 1, 2, 3, 7, largest, smallest, largest - 1))})"
 
-    def places(self, kind: str, depth: int) -> Iterator[tuple[Array, str]]:
-        """Every array of a kind with an index that is in range."""
-        for array in self.scope.arrays:
-            if array.kind != kind:
-                continue
-            if array.length:
-                axes = [self.reduced(array.length, depth) for _ in range(array.rank)]
-                yield array, ", ".join(axes)
-            elif self.scope.positions.get(array.space):
-                yield array, self.pick(self.scope.positions[array.space])
+    def element(self, kind: str, depth: int) -> str:
+        """An element at an index that is computed."""
+        arrays = [array for array in self.scope.arrays if array.kind == kind]
+        places = [place for array in arrays if (place := self.place(array, depth))]
+        return self.pick(places) if places else self.closed(kind, depth)
+
+    def place(self, array: Array, depth: int) -> str:
+        """An array with an index that is in range, or nothing where there is none."""
+        if array.length:
+            axes = [self.reduced(array.length, depth) for _ in range(array.rank)]
+            return f"{array.name}[{', '.join(axes)}]"
+        positions = self.scope.positions.get(array.space)
+        return f"{array.name}[{self.pick(positions)}]" if positions else ""
 
     def reduced(self, length: str, depth: int) -> str:
         """An index into an axis of `length` elements, of which there are 1 to 9."""
@@ -524,22 +544,23 @@ class Grammar:
 
     def store(self) -> list[str]:
         """An element of an array gets a value that converts by itself."""
-        written = [a for a in self.scope.arrays if a.is_written]
-        places = [place for kind in {a.kind for a in written} for place in self.places(kind, 1)]
-        places = [(array, index) for array, index in places if array.is_written]
+        places = [
+            (array, place)
+            for array in self.scope.arrays
+            if array.is_written and (place := self.place(array, 1))
+        ]
         if not places:
             return self.assignment()
-        array, index = self.pick(sorted(places, key=lambda place: place[0].name))
+        array, place = self.pick(places)
+        value = self.anything(3)
         if self.number(0, 3) == 3:
             operator = self.pick(("+", "*", "-", "|"))
-            value = self.anything(2)
             result = result_kind(operator, array.kind, value.kind)
             if result and converts_by_itself(result, array.kind) and value.fits(result):
-                return [f"{array.name}[{index}] {operator}= {value.text}"]
-        value = self.anything(3)
+                return [f"{place} {operator}= {value.text}"]
         if converts_by_itself(value.kind, array.kind) and value.fits(array.kind):
-            return [f"{array.name}[{index}] = {value.text}"]
-        return [f"{array.name}[{index}] = {self.value(array.kind, 3)}"]
+            return [f"{place} = {value.text}"]
+        return [f"{place} = {self.value(array.kind, 3)}"]
 
     def vector_statement(self) -> list[str]:
         known = sorted(self.scope.vectors)

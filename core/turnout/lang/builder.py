@@ -301,7 +301,8 @@ def _as_constant(value: Any, dtype: DType) -> bool | int | float:
     if dtype.is_bool:
         return bool(value)
     if dtype.is_float:
-        return float(dtype.dtype.type(value))
+        with np.errstate(over="ignore"):
+            return float(dtype.dtype.type(value))
     if isinstance(value, float | np.floating):
         return saturated(float(value), dtype)
     return wrapped(int(value), dtype)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from .. import ir
@@ -17,7 +18,7 @@ from .expressions import ExpressionLowering
 from .names import Func
 from .scope import RETURNED, VALUE
 from .source import parse_function
-from .syntax import construct
+from .syntax import construct, contains
 from .values import (
     ArrayValue,
     Known,
@@ -81,6 +82,22 @@ class CallLowering(ExpressionLowering):
             count = str(minimum) if minimum == maximum else f"{minimum} to {maximum}"
             self.fail(node, f"{name} takes {count} arguments, {len(node.args)} given")
         return [self.expression(argument) for argument in node.args]
+
+    def named(
+        self, node: ast.Call, parameters: Sequence[str], required: int
+    ) -> dict[str, ast.expr]:
+        """The arguments of a call by name; the first `required` ones must be given."""
+        given = [*zip(parameters, node.args, strict=False)]
+        given += [(keyword.arg or "**", keyword.value) for keyword in node.keywords]
+        names = [name for name, _ in given]
+        fits = set(parameters[:required]) <= set(names) <= set(parameters)
+        is_plain = not any(isinstance(argument, ast.Starred) for argument in node.args)
+        if not (fits and is_plain and len(set(names)) == len(node.args) + len(node.keywords)):
+            listed = ", ".join(
+                name if n < required else f"{name}=..." for n, name in enumerate(parameters)
+            )
+            self.fail(node, f"write {ast.unparse(node.func)}({listed}), each argument once")
+        return dict(given)
 
     def method_astype(self, node: ast.Call) -> Any:
         assert isinstance(node.func, ast.Attribute)
@@ -146,8 +163,7 @@ class CallLowering(ExpressionLowering):
                 best = Known((min if is_minimum else max)(best.value, candidate.value))
                 continue
             dtype = result_type([type_of(best), type_of(candidate)])
-            with self.at(node):
-                sides = [build.number(side, dtype) for side in (candidate, best)]
+            sides = [build.number(side, dtype) for side in (candidate, best)]
             wins = build.compute("less" if is_minimum else "greater", *(s.value for s in sides))
             chosen = build.compute("select", wins, *(side.value for side in sides))
             best = Number(chosen, weakness(dtype))
@@ -221,8 +237,7 @@ class CallLowering(ExpressionLowering):
             return operands[0]
         if not in_float and (function.rule == "float" or strong(dtype).is_bool):
             dtype = "float" if isinstance(dtype, str) else float_type(dtype)
-        with self.at(node):
-            return self.builder.arithmetic(operation, operands, dtype)
+        return self.builder.arithmetic(operation, operands, dtype)
 
     def operation(self, name: str, node: ast.AST, *operands: Scalar) -> Scalar:
         """A math function by name, applied to operands that are already evaluated."""
@@ -253,8 +268,7 @@ class CallLowering(ExpressionLowering):
 
     def choose(self, node: ast.AST, condition: Number, a: Scalar, b: Scalar) -> Number:
         dtype = result_type([type_of(a), type_of(b)])
-        with self.at(node):
-            sides = [self.builder.materialise(side, strong(dtype)) for side in (a, b)]
+        sides = [self.builder.materialise(side, strong(dtype)) for side in (a, b)]
         chosen = self.builder.compute("select", condition.value, *sides)
         return Number(chosen, weakness(dtype))
 
@@ -263,7 +277,10 @@ class CallLowering(ExpressionLowering):
         if strong(type_of(n)).is_float:
             self.fail(node, "the second argument of index is a count, an integer")
         build = self.builder
-        truncated = build.materialise(Number(build.materialise(x)), i64)
+        value = build.materialise(x)
+        if value.dtype is ir.u64:
+            value = build.compute("minimum", value, build.constant(i64.maximum, ir.u64))
+        truncated = build.cast(value, i64)
         zero, one = build.constant(0, i64), build.constant(1, i64)
         last = build.compute("subtract", build.materialise(n, i64), one)
         clamped = build.compute("minimum", truncated, last)
@@ -337,12 +354,7 @@ class CallLowering(ExpressionLowering):
         return fact
 
     def math_zeros(self, node: ast.Call) -> ArrayValue:
-        arguments = {
-            **dict(zip(("shape", "dtype"), node.args, strict=False)),
-            **{keyword.arg or "": keyword.value for keyword in node.keywords},
-        }
-        if not {"shape"} <= arguments.keys() <= {"shape", "dtype"} or len(node.args) > 2:
-            self.fail(node, "a local array is made by zeros(shape, dtype)")
+        arguments = self.named(node, ("shape", "dtype"), required=1)
         shape = self.expression(arguments["shape"])
         lengths = [shape] if isinstance(shape, Known) and type(shape.value) is int else None
         lengths = lengths or list(self.items_of(shape, node))
@@ -364,18 +376,24 @@ class CallLowering(ExpressionLowering):
     # -- dispatch --------------------------------------------------------------------------------
 
     def math_dispatch(self, node: ast.Call) -> Any:
-        arguments = {
-            **dict(zip(("kind", "branches", "policy", "name"), node.args, strict=False)),
-            **{keyword.arg or "": keyword.value for keyword in node.keywords},
-        }
-        if not {"kind", "branches"} <= arguments.keys() <= {"kind", "branches", "policy", "name"}:
-            self.fail(node, "dispatch takes kind, branches, policy and name")
+        arguments = self.named(node, ("kind", "branches", "policy", "name"), required=2)
         branches = arguments["branches"]
         if not isinstance(branches, ast.List | ast.Tuple):
-            self.fail(branches, f"branches must be a list or tuple, not {construct(branches)}")
+            self.fail(
+                branches,
+                f"branches must be a list or tuple written here, not {construct(branches)}",
+            )
+        for branch in branches.elts:
+            if isinstance(branch, ast.Starred):
+                self.fail(branch, "write the branches one by one, without *")
         if len(branches.elts) < 2:
             self.fail(branches, f"dispatch needs at least two branches, {len(branches.elts)} given")
         policy = self.option(arguments, "policy", "switch", node)
+        if policy == "segmented":
+            self.fail(
+                arguments["policy"],
+                "policy 'segmented' is not available yet; use 'switch', 'predicated' or 'auto'",
+            )
         if policy not in POLICIES:
             self.fail(
                 arguments["policy"], f"unknown policy {policy!r}; allowed: {', '.join(POLICIES)}"
@@ -415,21 +433,18 @@ class CallLowering(ExpressionLowering):
     ) -> Any:
         values: list[Any] = []
 
-        def evaluate(branch: ast.expr) -> Callable[[], None]:
-            def lower() -> None:
-                value = self.expression(branch)
-                if isinstance(value, TupleValue):
-                    value = self.as_vector(value, branch)
-                values.append(value)
+        def evaluate(branch: ast.expr) -> None:
+            if contains([branch], ast.NamedExpr):
+                self.fail(branch, "a branch of a dispatch cannot assign a name; assign it before")
+            value = self.expression(branch)
+            is_tuple = isinstance(value, TupleValue)
+            values.append(self.as_vector(value, branch) if is_tuple else value)
 
-            return lower
-
-        blocks = [self.arm(evaluate(branch))[1] for branch in branches.elts]
+        blocks = [self.arm(partial(evaluate, branch))[1] for branch in branches.elts]
         self.check_branches(branches, values)
         results: list[Value] = []
         yields: list[list[Value]] = [[] for _ in blocks]
-        with self.at(branches):
-            joined = self.join(name, values, blocks, results, yields)
+        joined = self.join(name, values, blocks, results, yields)
         arms = tuple(
             Region((), tuple(block), tuple(row)) for block, row in zip(blocks, yields, strict=True)
         )

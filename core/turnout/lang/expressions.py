@@ -62,7 +62,8 @@ class ExpressionLowering(Scope):
         method = getattr(self, f"expression_{type(node).__name__}", None)
         if method is None:
             self.fail(node, f"{construct(node)} is not part of the kernel language")
-        return method(node)
+        with self.at(node):
+            return method(node)
 
     def scalar(self, node: ast.expr) -> Scalar:
         return self.as_scalar(self.expression(node), node)
@@ -162,8 +163,7 @@ class ExpressionLowering(Scope):
         if isinstance(left, Known) and isinstance(right, Known):
             return self.fold(node, symbol, python, left.value, right.value)
         dtype = result_type([type_of(left), type_of(right)])
-        with self.at(node):
-            return self.compute(node, name, symbol, left, right, dtype)
+        return self.compute(node, name, symbol, left, right, dtype)
 
     def fold(
         self, node: ast.AST, symbol: str, python: Callable[[Any, Any], Any], left: Any, right: Any
@@ -298,10 +298,9 @@ class ExpressionLowering(Scope):
             return self.known_comparison(node, kind, left.value, right.value)
         if type(kind) not in _COMPARE:
             self.fail(node, "only == != < <= > >= compare run-time values in a kernel")
-        with self.at(node):
-            return self.builder.compare(
-                _COMPARE[type(kind)], self.as_scalar(left, node), self.as_scalar(right, node)
-            )
+        return self.builder.compare(
+            _COMPARE[type(kind)], self.as_scalar(left, node), self.as_scalar(right, node)
+        )
 
     def known_comparison(self, node: ast.Compare, kind: ast.cmpop, left: Any, right: Any) -> Known:
         python: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -391,8 +390,7 @@ class ExpressionLowering(Scope):
             if not -extent.value <= index.value < extent.value:
                 self.fail(node, f"index {index.value} is out of range for length {extent.value}")
             return build.constant(index.value % extent.value, i64)
-        with self.at(node):
-            value = build.materialise(index, i64)
+        value = build.materialise(index, i64)
         if build.is_at_least_0(value):
             return value
         length = build.materialise(extent, i64)

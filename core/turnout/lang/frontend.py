@@ -17,6 +17,7 @@ from .names import FreeNames
 from .plans import ArrayPlan, LoopNote
 from .scope import Context
 from .source import FunctionSource
+from .syntax import last_binding, last_return
 from .values import (
     ArrayValue,
     Known,
@@ -24,12 +25,14 @@ from .values import (
     Operand,
     PlaneInput,
     TupleValue,
+    Undefined,
     VectorValue,
     Weak,
-    is_number,
+    scalars_of,
     strong,
     type_of,
     weakness,
+    width_of,
 )
 
 SAMPLES = "samples"
@@ -249,18 +252,21 @@ class _SampleForm:
         self, body: FunctionLowering, name: str, dtype: DType, width: int, value: object
     ) -> None:
         tree = self.kernel.source.tree
-        where = f"output {name!r}"
-        if width:
-            vector = body.as_vector(value, tree)
-            if len(vector.items) != width:
-                body.fail(tree, f"{where} has width {width}, not {len(vector.items)}")
-            items = vector.items
-        else:
-            items = (body.as_scalar(value, tree),)
+        is_output = name in self.specs
+        where = f"output {name!r}" if is_output else "the returned array"
+        node = last_binding(tree, name) if is_output else last_return(tree)
+        if isinstance(value, Undefined):
+            body.fail(node, f"{where} may have no value in the end: {value.reason}")
+        if isinstance(value, TupleValue) and width:
+            value = body.as_vector(value, node)
+        if width_of(value) != width:
+            needed = f"a vector of width {width}" if width else "a number"
+            body.fail(node, f"{where} holds {needed}, not {body.describe(value)}")
         # All values are converted before the first is stored, and stored after all loads.
-        converted = [body.convert_to_store(item, dtype, tree, where) for item in items]
+        converted = [body.convert_to_store(x, dtype, node, where) for x in scalars_of(value)]
+        line = getattr(node, "lineno", tree.lineno)
         for indices, number in zip(self._indices(width), converted, strict=True):
-            self.builder.emit(ir.Store(name, indices, number.value, line=tree.lineno))
+            self.builder.emit(ir.Store(name, indices, number.value, line=line))
 
     def _store_returned(self, body: FunctionLowering) -> tuple[Returned, ...]:
         tree = self.kernel.source.tree
@@ -272,19 +278,19 @@ class _SampleForm:
             return ()
         values = value.items if isinstance(value, TupleValue) else (value,)
         if declared is not None and len(declared) != len(values):
-            body.fail(tree, f"{len(declared)} values are declared to return, {len(values)} given")
+            body.fail(
+                last_return(tree),
+                f"{len(declared)} values are declared to return, {len(values)} given",
+            )
         returned = []
         for number, item in enumerate(values):
-            spec = declared[number] if declared else None
-            if isinstance(item, Known) and not is_number(item.value):
-                body.fail(tree, f"a kernel cannot return {body.describe(item)}")
-            if isinstance(item, ArrayValue):
-                body.fail(tree, "a kernel cannot return an array argument; return sample values")
-            width = len(item.items) if isinstance(item, VectorValue) else 0
-            if spec is not None and spec.width != width:
-                body.fail(tree, f"{spec.annotation} is declared, {body.describe(item)} is returned")
-            first = item.items[0] if isinstance(item, VectorValue) else item
-            dtype = strong(type_of(first)) if spec is None else self._returned_dtype(spec)
+            if declared:
+                width, dtype = declared[number].width, self._returned_dtype(declared[number])
+            elif width_of(item) is None:
+                body.fail(last_return(tree), f"a kernel cannot return {body.describe(item)}")
+            else:
+                width = len(item.items) if isinstance(item, VectorValue) else 0
+                dtype = strong(type_of(scalars_of(item)[0]))
             name = f"returned{number}"
             while name in self.specs:
                 name += "_"

@@ -104,7 +104,8 @@ class FunctionLowering(CallLowering):
         method = getattr(self, f"statement_{type(node).__name__}", None)
         if method is None:
             self.fail(node, f"{construct(node)} is not part of the kernel language")
-        method(node)
+        with self.at(node):
+            method(node)
 
     def statement_Pass(self, node: ast.Pass) -> None:  # noqa: N802
         pass
@@ -235,7 +236,7 @@ class FunctionLowering(CallLowering):
         if not (isinstance(value, Known) and value.value is None):
             items = value.items if isinstance(value, TupleValue) else (value,)
             for item in items:
-                if isinstance(item, TupleValue | RangeValue):
+                if isinstance(item, RangeValue):
                     self.fail(node, f"cannot return {self.describe(item)}")
         shape = -1 if not items else len(items) if isinstance(value, TupleValue) else 0
         if self.return_count not in (None, shape):
@@ -330,7 +331,7 @@ class FunctionLowering(CallLowering):
     def counted_for(
         self, node: ast.For, target: str, bounds: tuple[Scalar, Scalar, Scalar], intent: str
     ) -> None:
-        start, stop, step = self.loop_bounds(bounds, node)
+        start, stop, step = self.loop_bounds(bounds)
         _, continued = self.exit_names()
 
         def lower(carried: dict[str, Any]) -> LoweredBody:
@@ -363,11 +364,8 @@ class FunctionLowering(CallLowering):
         self.loop(node, assigned_names(node.body) - {target}, lower)
         self.environment[target] = Undefined(_AFTER_LOOP)
 
-    def loop_bounds(
-        self, bounds: tuple[Scalar, Scalar, Scalar], node: ast.For
-    ) -> tuple[Value, Value, Value]:
-        with self.at(node.iter):
-            start, stop, step = (self.builder.materialise(bound, i64) for bound in bounds)
+    def loop_bounds(self, bounds: tuple[Scalar, Scalar, Scalar]) -> tuple[Value, Value, Value]:
+        start, stop, step = (self.builder.materialise(bound, i64) for bound in bounds)
         return start, stop, step
 
     def assume_index_bound(self, index: Value, start: Value, stop: Value, step: Scalar) -> None:
@@ -393,7 +391,7 @@ class FunctionLowering(CallLowering):
     ) -> None:
         """A loop over a range that may be left early."""
         build = self.builder
-        first, last, stride = self.loop_bounds(bounds, node)
+        first, last, stride = self.loop_bounds(bounds)
         trips = trip_count(build, first, last, stride, bounds[2])
         counter = f"$counter{len(self.loop_exits)}"
         self.environment[counter] = Known(0)
@@ -570,6 +568,8 @@ class FunctionLowering(CallLowering):
         for name, value in environment.items():
             is_returned = name.startswith(VALUE) and name not in entry
             if is_returned and value is not self.environment.get(name):
+                if width_of(value) is None:
+                    self.fail(node, f"cannot return {self.describe(value)} out of a loop")
                 result[name] = zero_like(value)
         unchanged = result.keys() == entry.keys() and all(
             types_of(result[name]) == types_of(entry[name]) for name in entry

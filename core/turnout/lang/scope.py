@@ -174,9 +174,6 @@ class Scope:
         names = dict.fromkeys(name for environment, _ in arms for name in environment)
         for name in names:
             values = [environment.get(name) for environment, _ in arms]
-            if all(is_same(value, values[0]) for value in values):
-                self.environment[name] = values[0]
-                continue
             blocks = [block for _, block in arms]
             self.environment[name] = self.join(name, values, blocks, results, yields)
         return tuple(results), yields
@@ -190,6 +187,8 @@ class Scope:
         yields: list[list[Value]],
     ) -> Any:
         """One operand that stands for `values`, one of which each arm gives."""
+        if all(is_same(value, values[0]) for value in values):
+            return values[0]
         values = [
             self.context.read_plane(value.name) if isinstance(value, PlaneInput) else value
             for value in values
@@ -200,15 +199,19 @@ class Scope:
                 return Undefined("it is assigned on some of the paths that lead here only")
             # A path that does not return skips every use of the returned value.
             values = [zero_like(defined[0]) if is_undefined(v) else v for v in values]
-        widths = {width_of(value) for value in values}
-        if None in widths or len(widths) > 1:
-            return Undefined("it is something else on each path that leads here")
-        if widths == {0}:
+        kinds = {(type(v), len(v.items)) if hasattr(v, "items") else width_of(v) for v in values}
+        if None in kinds or len(kinds) > 1:
+            given = " and ".join(dict.fromkeys(self.describe(value) for value in values))
+            return Undefined(f"it is {given} on the paths that lead here")
+        if kinds == {0}:
             return self.join_scalars(values, blocks, results, yields)
         rows = zip(*(value.items for value in values), strict=True)
-        return VectorValue(
-            tuple(self.join_scalars(list(row), blocks, results, yields) for row in rows)
-        )
+        if isinstance(values[0], VectorValue):
+            return VectorValue(
+                tuple(self.join_scalars(list(row), blocks, results, yields) for row in rows)
+            )
+        items = [self.join(name, list(row), blocks, results, yields) for row in rows]
+        return next((i for i in items if isinstance(i, Undefined)), TupleValue(tuple(items)))
 
     def join_scalars(
         self,
@@ -235,5 +238,4 @@ class Scope:
                 f"{where} holds {dtype}, and a value of type {describe(given)} does not convert to "
                 f"it by itself; write {dtype.name.rstrip('_')}(...) where that is meant",
             )
-        with self.at(node):
-            return Number(self.builder.materialise(value, dtype))
+        return Number(self.builder.materialise(value, dtype))

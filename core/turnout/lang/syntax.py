@@ -36,6 +36,7 @@ def construct(node: ast.AST) -> str:
         "Await": "await",
         "Slice": "a slice",
         "Starred": "a starred expression",
+        "Name": "a name",
     }
     name = type(node).__name__
     return names.get(name, f"{name.lower()} syntax")
@@ -49,6 +50,22 @@ def assigned_names(statements: Iterable[ast.AST]) -> set[str]:
         for node in ast.walk(statement)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
+
+
+def last_binding(tree: ast.FunctionDef, name: str) -> ast.AST:
+    """The last place in a function that binds `name`, or the function where none does."""
+    places = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+    ]
+    return max(places, key=lambda node: (node.lineno, node.col_offset), default=tree)
+
+
+def last_return(tree: ast.FunctionDef) -> ast.AST:
+    """The last return of a function, or the function where there is none."""
+    places = [node for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    return max(places, key=lambda node: node.lineno, default=tree)
 
 
 def contains(statements: Iterable[ast.AST], kinds: Any) -> bool:

@@ -227,8 +227,8 @@ def values_of(carried: dict[str, Any]) -> tuple[ir.Value, ...]:
 
 def zero_like(value: Any) -> Any:
     """Zeros of the type of an operand."""
-    if isinstance(value, VectorValue):
-        return VectorValue(tuple(zero_like(item) for item in value.items))
+    if isinstance(value, VectorValue | TupleValue):
+        return type(value)(tuple(zero_like(item) for item in value.items))
     dtype = type_of(value)
     if dtype == "int":
         return Known(0)

@@ -1,0 +1,478 @@
+"""The command ``turnout``: what users type and see. What it prints comes from other modules."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .discovery import core_version
+from .errors import TurnoutError
+from .ir import f32, f64
+
+if TYPE_CHECKING:
+    from .demo import Demo, Measured, Neighbours, Race
+    from .inspection import (
+        BackendReport,
+        DeviceReport,
+        InstallationReport,
+        KernelReport,
+        LoopReport,
+        Probe,
+        UnitReport,
+    )
+
+INTERRUPTED = 130  # as shells report it
+DEFAULT_COUNTS = (100, 1000, 3376)
+QUICK_COUNTS = (100, 1000)
+
+
+class TurnoutGroup(click.Group):
+    """Commands whose errors are messages for people."""
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run a command; what turnout reports goes to stderr, with exit status 1."""
+        try:
+            return super().invoke(context)
+        except TurnoutError as error:
+            if context.params["traceback"]:
+                raise
+            notes = getattr(error, "__notes__", [])
+            click.echo("\n".join([f"Error: {error}", *notes]), err=True)
+            context.exit(1)
+        except KeyboardInterrupt:
+            click.echo("Interrupted", err=True)
+            context.exit(INTERRUPTED)
+
+
+@click.group(cls=TurnoutGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(core_version(), prog_name="turnout")
+@click.option("--traceback", is_flag=True, help="Show where in the code an error comes from.")
+def main(traceback: bool) -> None:
+    """Numerical kernels for every device, and the fastest implementation picked at run time."""
+
+
+# -- demo ------------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.option(
+    "--airports",
+    "counts",
+    type=click.IntRange(2, DEFAULT_COUNTS[-1]),
+    multiple=True,
+    metavar="N",
+    help="Use the first N airports; give it again for more sizes. [default: 100, 1000 and all]",
+)
+@click.option("--quick", is_flag=True, help="Fewer timed calls, and not all airports.")
+@click.option("--json", "as_json", is_flag=True, help="Print facts for programs.")
+def demo(counts: tuple[int, ...], quick: bool, as_json: bool) -> None:
+    """Race implementations of one operation on real data.
+
+    Each airport's nearest neighbour, by great-circle distance between all pairs. The
+    implementations are verified against each other, then measured for each number of airports, and
+    the fastest is kept.
+    """
+    from .demo import Demo, load_airports
+
+    counts = tuple(dict.fromkeys(counts)) or (QUICK_COUNTS if quick else DEFAULT_COUNTS)
+    running = Demo(load_airports(), counts, timed_calls=3 if quick else 7)
+    races = _with_progress(running)
+    if as_json:
+        click.echo(json.dumps(_demo_facts(running, races), indent=2))
+        return
+    _print_demo(running, races)
+
+
+def _with_progress(running: Demo) -> list[Race]:
+    """Verify and race, with a progress bar where somebody sees it."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("Verifying", total=running.total_work)
+        running.advance = lambda work: progress.advance(task, work)
+        running.verify()
+        progress.update(task, description="Racing", total=running.total_work)
+        return running.race()
+
+
+def _print_demo(running: Demo, races: Sequence[Race]) -> None:
+    from .backends import active
+
+    device = active().device
+    click.echo(f"Every airport's nearest neighbour, on {device} ({device.label}).")
+    names = [variant.name for variant in running.variants]
+    click.echo(f"All {len(names)} implementations give the same result; turnout raced them.")
+    for name, reason in running.left_out.items():
+        click.echo(f"Left out, because it failed: {name}: {reason}")
+    for race in races:
+        _print_race(race)
+    closest, remotest = running.extremes()
+    click.echo(f"\nFor {max(running.counts):,} airports:")
+    click.echo(f"  The closest two:  {_sentence(closest)}")
+    click.echo(f"  The most remote:  {_sentence(remotest)}")
+    click.echo(
+        "\nDo this to your own function, after `import turnout as tn`:\n\n"
+        "    fast = tn.perf_dispatch(my_function)  # the operation, called like my_function\n"
+        "    fast.register(my_function)            # the implementation you have\n"
+        "    fast.register(tn.kernel(my_loops))    # another one, compiled; and so on\n\n"
+        "Each call runs one of them; after a few, every call runs the fastest for its arguments.\n"
+        "See the code of this demo's kernels: turnout show turnout.demo"
+    )
+
+
+def _sentence(neighbours: Neighbours) -> str:
+    return f"{neighbours.airport}: {neighbours.distance_km:,.3f} km to {neighbours.nearest}"
+
+
+_COLUMNS = ("implementation", "median", "fastest to slowest", "speed", "", "why")
+
+
+def _print_race(race: Race) -> None:
+    """One table; implementations that did not take part are named below it."""
+    measured = [each for each in race.measured if each.samples_ns or each.is_chosen]
+    rows = [_row(race, each) for each in measured]
+    title = f"{race.airports:,} airports, {race.airports**2:,} distances"
+    click.echo()
+    if sys.stdout.isatty():
+        _print_rich_table(title, rows)
+    else:
+        click.echo(title)
+        _print_plain_table(rows)
+    absent: dict[str, list[str]] = {}
+    for each in race.measured:
+        if each not in measured:
+            absent.setdefault(each.why, []).append(each.name)
+    for why, names in absent.items():
+        click.echo(f"Not raced: {', '.join(names)} ({why})")
+
+
+def _row(race: Race, measured: Measured) -> tuple[str, ...]:
+    speed = race.speed_against_numpy(measured)
+    shown_median = spread = ""
+    if measured.median_ns is not None:
+        shown_median = _duration(measured.median_ns)
+        fastest_ns, slowest_ns = min(measured.samples_ns), max(measured.samples_ns)
+        spread = f"{_duration(fastest_ns)} to {_duration(slowest_ns)}"
+    return (
+        measured.name,
+        shown_median,
+        spread,
+        f"{speed:.3g}x" if speed else "",
+        "chosen" if measured.is_chosen else "",
+        measured.why,
+    )
+
+
+def _print_rich_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    for heading in _COLUMNS:
+        is_number = heading in ("median", "fastest to slowest", "speed")
+        table.add_column(heading, justify="right" if is_number else "left")
+    for row in rows:
+        table.add_row(*row, style="bold green" if "chosen" in row else None)
+    Console().print(table)
+
+
+def _print_plain_table(rows: Sequence[tuple[str, ...]]) -> None:
+    lines = [_COLUMNS, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+def _demo_facts(running: Demo, races: Sequence[Race]) -> dict[str, Any]:
+    from .backends import active
+    from .inspection import versions
+
+    device = active().device
+    closest, remotest = running.extremes()
+    return {
+        "device": {"name": str(device), "label": device.label},
+        "versions": versions(),
+        "verified": True,  # else an error ended the demo
+        "left_out": running.left_out,
+        "geometries": [
+            {
+                "airports": race.airports,
+                "chosen": race.chosen,
+                "reason": race.reason,
+                "implementations": [_implementation_facts(race, each) for each in race.measured],
+            }
+            for race in races
+        ],
+        "closest": dataclasses.asdict(closest),
+        "remotest": dataclasses.asdict(remotest),
+    }
+
+
+def _implementation_facts(race: Race, measured: Measured) -> dict[str, Any]:
+    samples_ns = measured.samples_ns
+    return {
+        "name": measured.name,
+        "device": measured.device or None,
+        "median_ns": measured.median_ns,
+        "spread_ns": [min(samples_ns), max(samples_ns)] if samples_ns else None,
+        "samples_ns": samples_ns,
+        "speed_against_numpy": race.speed_against_numpy(measured),
+        "chosen": measured.is_chosen,
+        "why": measured.why,
+    }
+
+
+def _duration(nanoseconds: float) -> str:
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:.3g} {unit}"
+    return f"{nanoseconds:.0f} ns"
+
+
+# -- doctor ----------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print facts for programs.")
+@click.pass_context
+def doctor(context: click.Context, as_json: bool) -> None:
+    """Say what is installed and whether it works.
+
+    Lists every backend and device, and compiles and runs a small kernel on each. Exit status 1: a
+    backend is broken, or a result is wrong; hardware that is not there is no error.
+    """
+    from .inspection import examine
+
+    report = examine()
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), indent=2))
+    else:
+        _print_installation(report)
+    context.exit(0 if report.is_healthy else 1)
+
+
+def _print_installation(report: InstallationReport) -> None:
+    found = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    click.echo(f"{found}, {report.platform}")
+    click.echo(f"cache of compiled kernels: {report.cache}")
+    click.echo(f"calls run on: {report.active_device or 'no device'} ({report.active_reason})")
+    for backend in report.backends:
+        _print_backend(backend)
+    if report.problems:
+        _heading("problems")
+        for problem in report.problems:
+            click.echo(f"  {problem}")
+    click.echo()
+    click.echo("All is well." if report.is_healthy else "Something is broken, see above.")
+
+
+def _print_backend(backend: BackendReport) -> None:
+    _heading(f"{backend.name}: {backend.distribution} {backend.version}")
+    if not backend.is_usable:
+        click.echo(f"  {'BROKEN' if backend.is_broken else 'not usable'}: {backend.reason}")
+        _print_fix(backend.fix)
+    for device in backend.devices:
+        _print_device(device)
+
+
+def _print_device(device: DeviceReport) -> None:
+    memory = f", {device.memory_bytes / 2**30:.1f} GiB" if device.memory_bytes else ""
+    click.echo(f"  {device.name}: {device.label}{memory}")
+    words = ", ".join(device.capabilities) or "none"
+    click.echo(f"    architecture {device.architecture}, {device.lanes} lanes; can: {words}")
+    if device.reason:
+        click.echo(f"    not usable: {device.reason}")
+        _print_fix(device.fix)
+    for probe in device.probes:
+        click.echo(f"    {_probe_line(probe)}")
+
+
+def _print_fix(fix: str) -> None:
+    if fix:
+        click.echo(f"  fix: {fix}")
+
+
+def _probe_line(probe: Probe) -> str:
+    if probe.problem:
+        return f"{probe.form} kernel: FAILED: {probe.problem}"
+    assert probe.compile_ns is not None  # as for every probe without a problem
+    assert probe.first_result_ns is not None
+    return (
+        f"{probe.form} kernel: right; compiling takes {_duration(probe.compile_ns)}, "
+        f"the first result came after {_duration(probe.first_result_ns)}"
+    )
+
+
+def _heading(text: str) -> None:
+    click.echo()
+    click.secho(text, bold=True)
+
+
+# -- check -----------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.argument("backend")
+@click.option("--device", "index", type=click.IntRange(0), metavar="INDEX", help="Only this one.")
+@click.option("--allow-missing", is_flag=True, help="Pass where the backend has no device here.")
+@click.option("-k", "keyword", default="", metavar="EXPRESSION", help="Only tests whose name fits.")
+@click.option("-v", "--verbose", is_flag=True, help="Name every test.")
+@click.pass_context
+def check(
+    context: click.Context,
+    backend: str,
+    index: int | None,
+    allow_missing: bool,
+    keyword: str,
+    verbose: bool,
+) -> None:
+    """Run the conformance suite on a backend.
+
+    Passing it is what "supported backend" means. A test is skipped only where the backend declares
+    that it lacks a capability.
+    """
+    from . import conformance
+
+    context.exit(
+        conformance.run(
+            backend,
+            device_index=index,
+            allow_missing=allow_missing,
+            keyword=keyword,
+            verbose=verbose,
+        )
+    )
+
+
+# -- show ------------------------------------------------------------------------------------------
+
+_OWN_STAGES = ("plan", "unit", "loops")
+
+
+def _param_type(context: click.Context, option: click.Parameter, values: Any) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    for name, separator, type_name in pairs:
+        if not (name and separator and type_name):
+            raise click.BadParameter("write NAME=TYPE, for example n=int", context, option)
+    return {name: type_name for name, _, type_name in pairs}
+
+
+@main.command()
+@click.argument("target")
+@click.option("--device", "--backend", "device", metavar="DEVICE", help="What to compile for.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["f32", "f64"]),
+    default="f64",
+    show_default=True,
+    help="Floats of parameters that take their type from the call.",
+)
+@click.option(
+    "--param",
+    "param_types",
+    multiple=True,
+    callback=_param_type,
+    metavar="NAME=TYPE",
+    help="Type of a scalar parameter: int, float (the default) or a dtype such as i32.",
+)
+@click.option(
+    "--stage",
+    metavar="STAGE",
+    help="Only this: plan, unit, loops, a stage of the backend such as assembly; or all.",
+)
+@click.option("--why", is_flag=True, help="Only the loops, as --stage loops.")
+def show(
+    target: str,
+    device: str | None,
+    dtype: str,
+    param_types: dict[str, str],
+    stage: str | None,
+    why: bool,
+) -> None:
+    """Show what became of a kernel.
+
+    TARGET is MODULE:KERNEL or path/to/file.py:KERNEL; without the kernel, those of the module are
+    listed. Shown are the plan of a call, its typed units, and for each loop whether it is parallel,
+    why, and what the backend made of it. Nothing runs.
+    """
+    from . import inspection
+
+    if why and stage not in (None, "loops"):
+        raise click.UsageError("--why shows the loops only; leave out --stage")
+    place, path = inspection.split_target(target)
+    if not path:
+        _list_kernels(place)
+        return
+    report = inspection.inspect_kernel(
+        inspection.find_kernel(target),
+        device,
+        width={"f32": f32, "f64": f64}[dtype],
+        param_types=param_types,
+    )
+    if stage is not None or why:
+        _print_stages(report, stage or "loops")
+        return
+    _print_title(report)
+    _print_stages(report, *_OWN_STAGES)
+    if report.stages:
+        click.echo(f"\nMore: --stage {', --stage '.join(report.stages)}, or --stage all.")
+
+
+def _list_kernels(place: str) -> None:
+    from .inspection import find_kernels
+
+    for name, kernel in find_kernels(place).items():
+        parameters = ", ".join(f"{s.name}: {s.annotation}" for s in kernel.signature.parameters)
+        click.echo(f"{place}:{name}({parameters})")
+
+
+def _print_title(report: KernelReport) -> None:
+    click.secho(f"kernel {report.name} on {report.device}", bold=True)
+    click.echo(f"  {report.file}:{report.line}")
+    for name, description in report.parameters.items():
+        click.echo(f"  {name}: {description}")
+
+
+def _print_stages(report: KernelReport, *stages: str) -> None:
+    existing = (*_OWN_STAGES, *report.stages)
+    if stages == ("all",):
+        stages = existing
+    for stage in stages:
+        if stage not in existing:
+            raise click.BadParameter(
+                f"on {report.device} there is no stage {stage!r}; there are: "
+                f"{', '.join(existing)}, all",
+                param_hint="--stage",
+            )
+        # One stage alone can be given to another program; several need headings.
+        if len(stages) > 1:
+            _heading(stage)
+        click.echo(_stage_text(report, stage).rstrip("\n"))
+
+
+def _stage_text(report: KernelReport, stage: str) -> str:
+    if stage == "plan":
+        return report.plan
+    if stage == "loops":
+        return "\n".join(_loop_text(loop, report) for loop in report.loops) or "no loops"
+    return "\n".join(_unit_text(unit, stage) for unit in report.units)
+
+
+def _unit_text(unit: UnitReport, stage: str) -> str:
+    return unit.text if stage == "unit" else unit.stages.get(stage, "")
+
+
+def _loop_text(loop: LoopReport, report: KernelReport) -> str:
+    how = "parallel" if loop.is_parallel else "in order"
+    lines = [f"line {loop.line}: {loop.text.strip()}", f"  {how}: {loop.reason}"]
+    lines += [f"  {report.device}: {words}" for words in loop.compiled]
+    return "\n".join(lines)

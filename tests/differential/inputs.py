@@ -1,0 +1,116 @@
+"""Arguments of generated kernels: values at the edges of every type, in every memory layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from .grammar import Draw
+from .kinds import FLOATS, dtype_of, limits
+from .programs import Parameter, Program
+
+Arguments = dict[str, Any]
+
+SMALL = (0, 1, 2, 3, 5, 8, 9, 16, 17, 33)
+LARGE = (7, 64, 65, 127, 259, 1031)
+_SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -1.5, 3.0, 255.5, 2.0**31, -(2.0**63), 2.0**64)
+
+
+def values(kind: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
+    """Numbers of which a good part is special."""
+    random = np.random.default_rng(seed)
+    dtype = dtype_of(kind)
+    if kind == "bool_":
+        return random.integers(0, 2, shape).astype(dtype)
+    is_special = random.random(shape) < random.choice((0.1, 0.5))
+    if kind in FLOATS:
+        about = np.finfo(dtype)
+        edges = (np.nan, np.inf, -np.inf, about.max, about.min, about.tiny, about.smallest_subnormal)
+        special = random.choice(np.array((*_SPECIAL, *edges), dtype), shape)
+        usual = random.normal(size=shape) * random.choice((1.0, 100.0))
+        return np.where(is_special, special, usual).astype(dtype)
+    low, high = limits(kind)
+    special = random.choice(np.array((0, 1, 2, low, low + 1, high, high - 1), dtype), shape)
+    small = random.integers(max(low, -9), 10, shape).astype(dtype)
+    anywhere = random.integers(low, high, shape, dtype=dtype, endpoint=True)
+    return np.where(is_special, special, np.where(random.random(shape) < 0.7, small, anywhere))
+
+
+def laid_out(array: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
+    """A view with the values of `array` and other strides."""
+    match layout:
+        case "reversed":
+            backwards = (slice(None, None, -1),) * array.ndim
+            return np.ascontiguousarray(array[backwards])[backwards]
+        case "strided":
+            wide = np.zeros([2 * length for length in array.shape], array.dtype)
+            view = wide[(slice(1, None, 2),) * array.ndim]
+        case "offset":
+            wide = np.zeros([length + 3 for length in array.shape], array.dtype)
+            view = wide[(slice(1, -2),) * array.ndim]
+        case "fortran":
+            return np.asfortranarray(array)
+        case "mixed":
+            wide = np.zeros([3 * length for length in array.shape[::-1]], array.dtype)
+            view = wide[(slice(None, None, -3),) * array.ndim].T
+        case _:
+            return array.copy()
+    view[...] = array
+    return view
+
+
+LAYOUTS = ("contiguous", "contiguous", "reversed", "strided", "offset", "fortran", "mixed")
+
+
+def _array(draw: Draw, parameter: Parameter, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    seed = draw(st.integers(0, 2**16))
+    if not parameter.is_output and draw(st.integers(0, 5)) == 5:
+        one = values(parameter.kind, (1,) * len(shape), seed)
+        return np.broadcast_to(one, shape)
+    return laid_out(values(parameter.kind, shape, seed), draw(st.sampled_from(LAYOUTS)))
+
+
+def _number(draw: Draw, kind: str) -> Any:
+    if kind == "int":
+        return draw(st.integers(0, 9))
+    if kind == "float":
+        return draw(st.sampled_from((0.0, -0.0, 0.5, -3.25, 1e10, float("inf"), float("nan"))))
+    return values(kind, (1,), draw(st.integers(0, 2**16)))[0]
+
+
+@st.composite
+def arguments(draw: Draw, program: Program, lengths: tuple[int, ...] = SMALL) -> Arguments:
+    """Arguments of one call."""
+    n = draw(st.sampled_from(lengths))
+    grid = (draw(st.sampled_from((0, 1, 2, 5))), draw(st.sampled_from((0, 1, 3, 8, 19))))
+    shapes = {
+        "line": lambda: (n,),
+        "grid": lambda: grid,
+        "table": lambda: (draw(st.integers(1, 9)),),
+        "total": lambda: (3,),
+        "plane": lambda: (n,),
+        "vector": lambda: (3, n),
+        "mask": lambda: (n,),
+    }
+    return {
+        p.name: _number(draw, p.kind) if p.role == "param" else _array(draw, p, shapes[p.role]())
+        for p in program.parameters
+    }
+
+
+def copied(given: Arguments) -> Arguments:
+    """The same arguments in memory of their own, with the same strides where they are written."""
+    return {name: _copy(value) if hasattr(value, "ndim") else value for name, value in given.items()}
+
+
+def _copy(value: Any) -> Any:
+    if not isinstance(value, np.ndarray) or not value.flags.writeable:
+        return value
+    base = value if value.base is None else value.base
+    if not isinstance(base, np.ndarray) or base.base is not None:
+        return value.copy()
+    memory = base.copy(order="K")
+    offset = value.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    return np.ndarray(value.shape, value.dtype, memory, offset, value.strides)
