@@ -398,7 +398,8 @@ def scalar_conversion(spec: ParameterSpec, dtype: DType | Weak) -> Conversion:
             return float(value)
         except OverflowError:
             problems.append(
-                f"argument {spec.name!r} is an int that does not fit into {held.dtype}; pass a float"
+                f"argument {spec.name!r} is an int that does not fit into {held.dtype}; "
+                "pass a float"
             )
             return 0.0
 

@@ -470,11 +470,11 @@ def kernel(
     >>> scaled(np.array([1.0, 2.0]), 3)
     array([3., 6.])
     """
-    if function is None:
-        return lambda decorated: kernel(decorated, fastmath=fastmath, debug=debug)  # type: ignore[call-overload]
     for name, option in (("fastmath", fastmath), ("debug", debug)):
         if not isinstance(option, bool):
             raise KernelError(f"kernel({name}={option!r}): give True or False")
+    if function is None:
+        return lambda decorated: kernel(decorated, fastmath=fastmath, debug=debug)  # type: ignore[call-overload]
     operation = getattr(function, "__turnout_registered__", None)
     if operation:
         raise KernelError(

@@ -72,21 +72,28 @@ def assert_like_python(function: Any, *arguments: Any, device: str) -> tn.Kernel
 
 
 def kernel_error(function: Any, *arguments: Any) -> tn.KernelError:
-    """The error of making and calling a kernel; a second call gives the same one."""
-    with pytest.raises(tn.KernelError) as caught:
-        kernel = tn.kernel(function)
-        kernel(*copies(arguments), device="reference")
-    if "kernel" in locals():
-        with pytest.raises(tn.KernelError) as again:
+    """The error of calling a kernel; a second call gives the same one."""
+    kernel = tn.kernel(function)
+    errors = []
+    for _ in range(2):
+        with pytest.raises(tn.KernelError) as caught:
             kernel(*copies(arguments), device="reference")
-        assert str(again.value) == str(caught.value)
-    return caught.value
+        errors.append(caught.value)
+    assert str(errors[0]) == str(errors[1])
+    return errors[0]
+
+
+def lowered(kernel: tn.Kernel) -> Any:
+    """The kernel for float64 planes and Python ints as params."""
+    specs = kernel.signature.parameters
+    types = {s.name: s.dtype or ("int" if s.role == "param" else tn.f64) for s in specs}
+    return kernel.lower({"return": tn.f64, **types})
 
 
 def notes(kernel: tn.Kernel) -> dict[int, tuple[bool, str]]:
     """What became of each loop, by its line counted from the line of ``def`` as 1."""
-    source = kernel.source.source
+    first_line = kernel.source.source.tree.lineno
     return {
-        note.line - source.tree.lineno + 1: (note.is_parallel, note.reason)
-        for note in kernel.lower(kernel.default_types()).notes
+        note.line - first_line + 1: (note.is_parallel, note.reason)
+        for note in lowered(kernel).notes
     }

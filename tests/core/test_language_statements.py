@@ -366,7 +366,7 @@ def test_flags_and_vectors_are_carried(device):
         for i in range(4):
             if x > i:
                 seen = True
-            u = (*u, 1, 2)
+            u = u + (1, 2)  # noqa: RUF005
             u[0] *= 2
         out = 1.0 if seen else -1.0
         w = u

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import turnout
+
 __all__ = ["run"]
 
 _USAGE_ERROR = 2
@@ -50,7 +52,7 @@ def run(
     -------
     int
         Exit status: 0 where all tests passed or were skipped, 1 where one failed, 2 where there is
-        no such backend.
+        no such backend or test; where pytest itself was stopped, what it says.
     """
     import pytest
 
@@ -69,24 +71,27 @@ def run(
     with tempfile.TemporaryDirectory() as folder, _only_this_suite():
         # Nothing of the user's own pytest set-up counts, and nothing is written where they are.
         settings = Path(folder, "pytest.ini")
-        settings.write_text("[pytest]\n")
-        return int(
+        settings.write_text("[pytest]\n", encoding="utf-8")
+        package = Path(__file__).parent
+        status = int(
             pytest.main(
                 [
-                    *("-c", str(settings), "--rootdir", folder, "--confcutdir", folder),
+                    *("-c", str(settings), "--rootdir", str(package.parents[1]), "--noconftest"),
                     *("-p", "no:cacheprovider", "-p", "turnout.conformance.plugin"),
-                    *("--import-mode", "importlib", "--tb", "short", "--no-header"),
+                    *("--import-mode", "append", "--tb", "short", "--no-header"),
                     *options,
-                    *("--pyargs", "turnout.conformance"),
+                    str(package),
                 ]
             )
         )
+    if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+        print(f"turnout check: no test matches {keyword!r}", file=sys.stderr)
+        return _USAGE_ERROR
+    return status
 
 
 def _unknown(backend: str) -> str:
     """Why there is no such backend; empty where it is installed, whether it can be used or not."""
-    import turnout
-
     try:
         turnout.devices(backend)
     except turnout.Unavailable as error:

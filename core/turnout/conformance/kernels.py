@@ -9,7 +9,7 @@ functions they give the same bits everywhere, so they use exact operations only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -195,7 +195,7 @@ def parameters(
     return chosen * strong + f - (whole + weak)
 
 
-@_case(lambda r, n: (_normal(r, n),))
+@_case(lambda r, n: (_normal(r, n),), as_python=False)
 @tn.kernel
 def place_in_batch(x: Scalar) -> tuple[Scalar, Index, Index]:
     return x, tm.sample_index(), tm.sample_count() - 1
@@ -318,9 +318,7 @@ def matrix_product(a: NDArray[f32, 2], b: NDArray[f32, 2], out: NDArray[f32, 2])
             out[i, j] = total
 
 
-@_case(
-    lambda r, n: (_normal(r, (n, 4), np.float64), _normal(r, 4, np.float64), np.zeros(n)), "f64"
-)
+@_case(lambda r, n: (_normal(r, (n, 4), np.float64), _normal(r, 4, np.float64), np.zeros(n)), "f64")
 @tn.kernel
 def matrix_vector(a: NDArray[f64, 2], x: NDArray[f64, 1], y: NDArray[f64, 1]) -> None:
     for i in range(a.shape[0]):
@@ -690,9 +688,7 @@ def scaled(x: Scalar, by: Param) -> Scalar:
     return x * by
 
 
-def math_dispatch(
-    policy: str, functions: tuple[tm.MathFunction, tm.MathFunction, tm.MathFunction, tm.MathFunction]
-) -> tn.Kernel:
+def math_dispatch(policy: str, functions: Sequence[Any]) -> tn.Kernel:
     """One of four math functions per sample."""
     first, second, third, fourth = functions
 

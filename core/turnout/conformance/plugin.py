@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 
@@ -19,18 +20,15 @@ from .device import DeviceUnderTest
 _DEVICE = "turnout_device"
 
 
+@dataclass(frozen=True)
 class Missing:
     """Stands in for the devices of a backend that cannot be used here."""
 
-    def __init__(self, backend: str, error: TurnoutFailure) -> None:
-        self.backend = backend
-        self.error = error
+    name: str
+    error: Unavailable | BackendError
 
     def __str__(self) -> str:
-        return self.backend
-
-
-TurnoutFailure = Unavailable | BackendError
+        return self.name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,6 +65,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("device", tested, indirect=True, ids=[str(each) for each in tested])
 
 
+@pytest.hookimpl(trylast=True)  # after -k and -m have chosen
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let one test speak for all where there is no device: they all have the same to say."""
     on_missing = [item for item in items if isinstance(_parameter(item), Missing)]
@@ -140,20 +139,10 @@ class _Tally:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None:
             return
-        labels = {str(device): f" {device.label}" for device in _usable(self.outcomes)}
+        labels = {str(device): f"{device} {device.label}" for device in tn.devices()}
         for device, outcomes in self.outcomes.items():
-            line = f"conformance {device}{labels.get(device, '')}: "
-            reporter.write_line(line + summary(outcomes, self.reasons[device]))
-
-
-def _usable(names: Sequence[str] | dict[str, Counter[str]]) -> list[Device]:
-    usable: list[Device] = []
-    for backend in {name.partition(":")[0] for name in names}:
-        try:
-            usable += tn.devices(backend)
-        except (Unavailable, BackendError):
-            continue  # its one line says so already
-    return usable
+            results = summary(outcomes, self.reasons[device])
+            reporter.write_line(f"conformance {labels.get(device, device)}: {results}")
 
 
 def summary(outcomes: Counter[str], reasons: Counter[str]) -> str:

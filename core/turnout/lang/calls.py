@@ -189,11 +189,11 @@ class CallLowering(ExpressionLowering):
                 bound.arguments[name] = Known(free_names.constant(parameter.default, name))
         source = parse_function(function.function, function.lines)
         stack.append(function)
-        try:
-            body = type(self)(self.context, source, function.names, dict(bound.arguments))
-            body.block(source.tree.body)
-        finally:
-            stack.pop()
+        outer_line, self.context.call_line = self.context.call_line, self.line(node)
+        body = type(self)(self.context, source, function.names, dict(bound.arguments))
+        body.block(source.tree.body)
+        self.context.call_line = outer_line
+        stack.pop()
         return body.returned(node, self)
 
     def returned(self, node: ast.AST, caller: CallLowering) -> Any:

@@ -418,5 +418,5 @@ class ExpressionLowering(Scope):
 
     def load(self, array: ArrayValue, indices: tuple[Value, ...], node: ast.expr) -> Number:
         result = self.builder.value(array.dtype)
-        self.builder.emit(ir.Load(result, array.name, indices, line=node.lineno))
+        self.builder.emit(ir.Load(result, array.name, indices, line=self.line(node)))
         return Number(result)

@@ -159,7 +159,7 @@ class FunctionLowering(CallLowering):
             self.fail(target, f"an array element cannot hold {self.describe(value)}")
         converted = self.convert_to_store(value, array.dtype, target, f"array {array.name!r}")
         assert isinstance(converted, Number)
-        self.builder.emit(ir.Store(array.name, indices, converted.value, line=target.lineno))
+        self.builder.emit(ir.Store(array.name, indices, converted.value, line=self.line(target)))
 
     def assign_component(self, target: ast.Subscript, value: Any) -> bool:
         """``v[1] = x`` where v is a vector: rebinds v with one component replaced."""
@@ -198,7 +198,7 @@ class FunctionLowering(CallLowering):
         if not isinstance(result, Known | Number):
             self.fail(node, f"an array element cannot hold {self.describe(result)}")
         converted = self.convert_to_store(result, array.dtype, node, f"array {array.name!r}")
-        self.builder.emit(ir.Store(array.name, indices, converted.value, line=node.lineno))
+        self.builder.emit(ir.Store(array.name, indices, converted.value, line=self.line(node)))
 
     def context_arrays(self) -> set[str]:
         """Arrays that several iterations can share: all but local ones."""
@@ -218,9 +218,20 @@ class FunctionLowering(CallLowering):
                 f"in a tn.parallel loop {symbol}= on an array is atomic, which exists for "
                 "+= -= *= &= |= ^= with a scalar",
             )
-        converted = self.convert_to_store(value, array.dtype, node, f"array {array.name!r}")
+        dtype = array.dtype
+        if dtype.is_float and result_type([dtype, type_of(value)]) is not dtype:
+            self.fail(
+                node,
+                f"in a tn.parallel loop {symbol}= on an array is atomic, in its type {dtype}; "
+                f"convert the value, which is of type {describe(type_of(value))}, by {dtype}(...)",
+            )
+        if dtype.is_bool:
+            name = {"add": "bit_or", "multiply": "bit_and"}.get(name, name)
+        if dtype.is_bool and name == "subtract":
+            self.fail(node, "- is not defined between bools; use ^ for exclusive or")
+        converted = self.convert_to_store(value, dtype, node, f"array {array.name!r}")
         self.builder.emit(
-            ir.Store(array.name, indices, converted.value, combine=name, line=node.lineno)
+            ir.Store(array.name, indices, converted.value, combine=name, line=self.line(node))
         )
 
     def statement_If(self, node: ast.If) -> None:  # noqa: N802
@@ -357,7 +368,7 @@ class FunctionLowering(CallLowering):
                     initial,
                     Region((index, *values_of(carried)), tuple(block), following),
                     intent=intent,
-                    line=node.lineno,
+                    line=self.line(node),
                 ),
             )
 
@@ -456,7 +467,7 @@ class FunctionLowering(CallLowering):
                     initial,
                     Region(values_of(tested), tuple(condition_block), tuple(outcome)),
                     Region(values_of(carried), tuple(block), following),
-                    line=node.lineno,
+                    line=self.line(node),
                 ),
             )
 

@@ -41,6 +41,9 @@ class LoopNote:
     reason: str
 
 
+_ENDS_EARLY = "whether it goes on is decided in every iteration, so that they run in order"
+
+
 @dataclass
 class _Nest:
     """A parallel loop nest: the loops, and the statements of the innermost body."""
@@ -114,13 +117,23 @@ class ArrayPlan:
             if nest is not None:
                 groups.append(_Group(nest))
                 continue
-            for inner in ir.statements((statement,)):
-                if inner is not statement and isinstance(inner, ir.For | ir.While):
-                    self._note(inner, False, "it is inside of something that runs in order")
+            self._note_in_order(statement)
             if not groups or groups[-1].nest is not None:
                 groups.append(_Group(None))
             groups[-1].statements.append(_plain_updates(statement, self.builder))
         return groups or [_Group(None)]
+
+    def _note_in_order(self, statement: ir.Statement) -> None:
+        """Notes for the loops of a statement that runs once, in order."""
+        if isinstance(statement, ir.While):
+            self._note(statement, False, _ENDS_EARLY)
+        is_loop = isinstance(statement, ir.For | ir.While)
+        reason = f"it is inside of a {'loop that runs in order' if is_loop else 'branch'}"
+        for region in statement.regions:
+            for inner in region.body:
+                if isinstance(inner, ir.For):
+                    self._note(inner, False, reason)
+                self._note_in_order(inner)
 
     def _note(self, loop: ir.For | ir.While, is_parallel: bool, reason: str) -> None:
         note = LoopNote(loop.line, is_parallel, reason)
@@ -208,7 +221,7 @@ class ArrayPlan:
             [replace(r, body=self._inner_loops(r.body)) for r in statement.regions],
         )
         if isinstance(marked, ir.While):
-            self._note(marked, False, "a while loop runs in order")
+            self._note(marked, False, _ENDS_EARLY)
         if isinstance(marked, ir.For):
             reason = self._inner_refusal(marked)
             found = reason or "its iterations are independent too"
@@ -426,17 +439,11 @@ def _rewritten(
             with builder.reopened(result):
                 old = builder.value(statement.value.dtype)
                 builder.emit(ir.Load(old, statement.array, statement.indices, statement.line))
-                new = _combined(builder, statement.combine, old, statement.value)
+                new = builder.compute(statement.combine, old, statement.value)
                 builder.emit(replace(statement, value=new, combine=None))
             continue
         result.append(_updated_inside(statement, builder, arrays))
     return tuple(result)
-
-
-def _combined(builder: Builder, operation: str, old: Value, value: Value) -> Value:
-    if old.dtype.is_bool and operation in ("add", "multiply"):
-        operation = "bit_or" if operation == "add" else "bit_and"
-    return builder.compute(operation, old, value)
 
 
 def _updated_inside(

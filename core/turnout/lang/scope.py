@@ -61,6 +61,7 @@ class Context:
     dispatch_names: list[str] = field(default_factory=list)
     local_count: int = 0
     call_stack: list[Func] = field(default_factory=list)
+    call_line: int = 0
 
 
 class Scope:
@@ -87,6 +88,10 @@ class Scope:
         self.return_count: int | None = None
 
     # -- errors and names ------------------------------------------------------------------------
+
+    def line(self, node: ast.stmt | ast.expr) -> int:
+        """The line in the kernel's own source: that of the call for inlined helpers."""
+        return self.context.call_line or node.lineno
 
     def fail(self, node: ast.AST, message: str) -> NoReturn:
         raise self.source.error(message, node)
