@@ -135,16 +135,70 @@ def test_interleaved_elements_of_a_strided_loop_are_private(device):
     assert not notes(kernel)[4][0]
 
 
-def test_a_step_known_at_run_time_only(device):
-    def k(b: Floats, n: Param, step: Param):
-        for i in range(0, n, step):
+def test_a_bound_that_may_be_negative_is_told(device):
+    def k(b: Floats, start: Param, n: Param, step: Param):
+        for i in range(start, n):
             b[i] += 1
         for i in range(0, n, step):
-            b[i] = b[i + 1]
+            b[i] += 1
+        for i in range(max(start, 0), n):
+            b[i] += 1
+        for i in range(tm.maximum(0, start), n, 3):
+            b[i] = b[i + 1] + b[i + 2]
+        for i in range(abs(start) % 4, n):
+            b[i] = b[i + n]
 
-    kernel = assert_like_python(k, np.arange(30.0), 20, 3, device=device)
-    assert notes(kernel)[2][0]
-    assert not notes(kernel)[4][0]
+    kernel = assert_like_python(k, np.arange(40.0), 3, 20, 4, device=device)
+    told = notes(kernel)
+    may_be_negative = (
+        "an index that may be negative, which counts from the end; "
+        "write max(..., 0) for a bound that is not"
+    )
+    assert may_be_negative in told[2][1]
+    assert may_be_negative in told[4][1]
+    assert told[6][0]
+    assert told[8][0]
+    assert not told[10][0]
+
+
+def test_indices_that_count_down_are_known_to_be_in_range(device):
+    def k(a: Floats, b: Floats, c: Floats2):
+        n = len(a)
+        for i in range(n):
+            b[n - 1 - i] = a[i]
+        for i in range(len(a) - 2):
+            b[len(a) - i - 2] += a[i + 1]
+        for i in range(n - 1, -1, -1):
+            b[n - i - 1] -= a[i]
+        for i in range(c.shape[0]):
+            for j in range(i):
+                c[i, i - j - 1] = a[i - j]
+
+    kernel = assert_like_python(k, np.arange(9.0), np.zeros(9), np.zeros((5, 5)), device=device)
+    assert all(told[0] for line, told in notes(kernel).items() if line != 10)
+    assert "select" not in "".join(map(tn.ir.format_unit, lowered(kernel).plan.units))
+
+
+def test_numpy_integers_wrap_and_prove_nothing(device):
+    """A product of int64 scalars may overflow to a negative index, which counts from the end."""
+
+    def k(a: NDArray[tn.u32, 1], b: Integers, out: Integers):
+        for i in range(len(a)):
+            x = a[i].astype(i64)
+            out[i] = b[(x * 0x4000_0000_0000_0001) >> 60]
+
+    def python(a, b, out):
+        for i in range(len(a)):
+            x = a[i].astype(np.int64)
+            out[i] = b[(x * 0x4000_0000_0000_0001) >> 60]
+
+    a, b, out = np.array([1, 2, 3, 6], np.uint32), np.arange(16), np.zeros(4, np.int64)
+    wanted = out.copy()
+    with np.errstate(all="ignore"):
+        python(a, b, wanted)
+    tn.kernel(k)(a, b, out, device=device)
+    assert_same(out, wanted)
+    assert wanted[1] == 8
 
 
 def test_negative_steps_and_offsets_run_in_parallel(device):
@@ -454,7 +508,7 @@ def test_scalars_pass_from_unit_to_unit(device):
 
 def test_scalars_of_arguments_are_computed_again_where_they_are_needed(device):
     def k(a: Floats, n: Param, scale: Param):
-        half = n // 2
+        half = max(n // 2, 0)
         factor = scale * 2 + half
         for i in range(half):
             a[i] = factor

@@ -200,12 +200,12 @@ def k(x: Scalar, y: Scalar) -> Scalar:
     assert through_pickle(kernel)(X, X).tolist() == [1.5, 3.0]
 
 
-def test_text_without_constants_that_kernels_know_still_travels() -> None:
-    unusable = np.zeros(3)
+def test_what_kernels_cannot_use_does_not_travel() -> None:
+    unusable = {"not": "a constant"}
 
     @tn.kernel
     def wrong(x: Scalar) -> Scalar:
-        return x + unusable[0]
+        return x + unusable
 
     with pytest.raises(KernelError, match="'unusable'"):
         through_pickle(wrong)(X)

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import ir
 from ..ir import DType, Value, bool_, i64
+from .linear import Linear, linear_form
 from .values import (
     Known,
     Number,
@@ -40,7 +41,8 @@ class Builder:
         self._entry: list[ir.Statement] = []
         self._extents: dict[tuple[str, int], Value] = {}
         self._definitions: dict[int, ir.Statement] = {}
-        self._lower_bounds: dict[int, int] = {}
+        self._python_ints: set[int] = set()
+        self._ranges: dict[int, tuple[Linear | None, Linear | None]] = {}
         self._labels: dict[int, str] = {}
 
     def value(self, dtype: DType) -> Value:
@@ -137,6 +139,8 @@ class Builder:
         """One operation on operands converted to `dtype`; the result keeps its weakness."""
         values = [self.materialise(operand, strong(dtype)) for operand in operands]
         result = self.compute(operation, *values)
+        if dtype == "int":
+            self._python_ints.add(result.number)
         return Number(result, None if result.dtype is bool_ else weakness(dtype))
 
     def truth(self, scalar: Scalar) -> Scalar:
@@ -203,9 +207,27 @@ class Builder:
 
     # -- facts -----------------------------------------------------------------------------------
 
-    def assume_at_least(self, value: Value, bound: int) -> None:
-        """Record that `value` is never below `bound`."""
-        self._lower_bounds[value.number] = bound
+    def assume_between(self, value: Value, low: Linear | None, high: Linear | None) -> None:
+        """Record bounds of `value`, both included, in terms of values defined before it."""
+        self._ranges[value.number] = low, high
+
+    def linear(self, value: Value) -> Linear:
+        """`value` as a linear combination that no overflow can falsify.
+
+        Python's integers do not overflow, so that a kernel in which theirs would is wrong anyway;
+        those of NumPy's types wrap.
+        """
+
+        def definition(value: Value) -> ir.Statement | None:
+            statement = self._definitions.get(value.number)
+            match statement:
+                case ir.Compute() if value.number not in self._python_ints:
+                    return None
+                case ir.Cast(_, operand) if operand.dtype is ir.u64:
+                    return None
+            return statement
+
+        return linear_form(value, definition)
 
     def known_integer(self, value: Value) -> int | None:
         """The integer that `value` is, or None where it is known at run time only."""
@@ -219,28 +241,39 @@ class Builder:
         bound = self.lower_bound(value)
         return bound is not None and bound >= 0
 
-    def lower_bound(self, value: Value, depth: int = 16) -> int | None:
+    def lower_bound(self, value: Value, depth: int = 8) -> int | None:
         """A number that `value` (an integer) is never below, or None where none is known."""
-        if value.number in self._lower_bounds:
-            return self._lower_bounds[value.number]
-        natural = 0 if value.dtype.kind in "ub" else None
-        definition = self._definitions.get(value.number)
-        if definition is None or depth == 0:
-            return natural
-        bound = self._bound_of(definition, depth - 1)
-        return natural if bound is None else bound
+        if depth == 0:
+            return None
+        form = self.linear(value)
+        # Bounds are in terms of values defined earlier, so the latest one is replaced first.
+        while ranged := [number for number, _ in form.terms if number in self._ranges]:
+            number = max(ranged)
+            low, high = self._ranges[number]
+            coefficient = form.coefficient(number)
+            bound = low if coefficient > 0 else high
+            if bound is None:
+                return None
+            form = form.without(number).plus(bound, coefficient)
+        total = form.constant
+        for number, coefficient in form.terms:
+            least = self._bound_of(number, depth - 1)
+            if coefficient < 0 or least is None:
+                return None
+            total += coefficient * least
+        return total
 
-    def _bound_of(self, definition: ir.Statement, depth: int) -> int | None:
-        match definition:
-            case ir.Constant(_, value) if type(value) is int:
-                return value
+    def _bound_of(self, number: int, depth: int) -> int | None:
+        """A lower bound of a value that is no linear combination of others."""
+        match self._definitions.get(number):
             case ir.Extent():
                 return 0
-            case ir.Cast(result, operand) if operand.dtype.kind in "iub":
-                keeps = result.dtype.is_integer and result.dtype.maximum >= operand.dtype.maximum
-                return self.lower_bound(operand, depth) if keeps else None
+            case ir.Cast(result, operand) if operand.dtype.is_bool and result.dtype.is_integer:
+                return 0
             case ir.Compute(result, operation, operands) if result.dtype.kind == "i":
                 return self._bound_of_compute(operation, operands, depth)
+            case statement if statement and statement.results[0].dtype.kind == "u":
+                return 0
         return None
 
     def _bound_of_compute(
@@ -249,28 +282,18 @@ class Builder:
         if operation == "select":
             operands = operands[1:]
         bounds = [self.lower_bound(operand, depth) for operand in operands]
+        known = [bound for bound in bounds if bound is not None]
         if operation == "maximum":
-            return max((bound for bound in bounds if bound is not None), default=None)
-        if operation == "subtract":
-            right = self._definitions.get(operands[1].number)
-            if bounds[0] is not None and isinstance(right, ir.Constant):
-                return bounds[0] - int(right.value)
-            return None
+            return max(known, default=None)
         if operation == "bit_and":
-            return 0 if any(bound is not None and bound >= 0 for bound in bounds) else None
-        if any(bound is None for bound in bounds):
+            return 0 if max(known, default=-1) >= 0 else None
+        if len(known) < len(bounds):
             return None
-        low = [bound for bound in bounds if bound is not None]
         if operation in ("minimum", "select"):
-            return min(low)
-        if operation == "add":
-            return low[0] + low[1]
-        if min(low) < 0:
-            return None
-        # Wrapping cannot matter: an index that overflowed 64 bits is out of range anyway.
-        return {"multiply": low[0] * low[1] if len(low) == 2 else None}.get(
-            operation, 0 if operation in ("floor_divide", "remainder", "shift_right") else None
-        )
+            return min(known)
+        if operation in ("floor_divide", "remainder", "shift_right") and min(known) >= 0:
+            return 0
+        return None
 
 
 _FOLD: dict[str, Callable[[Any, Any], Any]] = {

@@ -15,6 +15,7 @@ from ..math import MATH_FUNCTIONS, MathFunction, equivalent, float_type
 from . import names as free_names
 from .annotations import as_dtype
 from .expressions import ExpressionLowering
+from .linear import Linear
 from .names import Func
 from .scope import RETURNED, VALUE
 from .source import parse_function
@@ -166,6 +167,10 @@ class CallLowering(ExpressionLowering):
             sides = [build.number(side, dtype) for side in (candidate, best)]
             wins = build.compute("less" if is_minimum else "greater", *(s.value for s in sides))
             chosen = build.compute("select", wins, *(side.value for side in sides))
+            bounds = [build.lower_bound(side.value) for side in sides]
+            if not is_minimum and chosen.dtype.is_integer and any(b is not None for b in bounds):
+                largest = max(bound for bound in bounds if bound is not None)
+                build.assume_between(chosen, Linear((), largest), None)
             best = Number(chosen, weakness(dtype))
         return best
 

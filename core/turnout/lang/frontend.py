@@ -12,6 +12,7 @@ from ..ir import DType, Region, Value, i64
 from .annotations import ParameterSpec, Signature
 from .builder import Builder
 from .cleanup import without_dead_code
+from .linear import Linear
 from .lowering import FunctionLowering
 from .names import FreeNames
 from .plans import ArrayPlan, LoopNote
@@ -159,10 +160,11 @@ class _SampleForm:
         self.specs = {spec.name: spec for spec in kernel.signature.parameters}
         self.loads: list[ir.Statement] = []
         self.loaded: dict[str, Operand] = {}
-        self.position = self.builder.value(i64)
-        self.builder.assume_at_least(self.position, 0)
         self.samples = self.builder.value(i64)
-        self.builder.assume_at_least(self.samples, 0)
+        self.builder.assume_between(self.samples, Linear(), None)
+        self.position = self.builder.value(i64)
+        last = self.builder.linear(self.samples).plus(Linear((), -1))
+        self.builder.assume_between(self.position, Linear(), last)
 
     def dtype(self, name: str) -> DType:
         return strong(self.types[name])

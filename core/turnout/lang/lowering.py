@@ -20,6 +20,7 @@ from .annotations import as_dtype
 from .builder import Builder
 from .calls import MAXIMUM_UNROLL, CallLowering
 from .expressions import BINARY
+from .linear import Linear
 from .scope import RETURNED, VALUE
 from .syntax import assigned_names, breaks, construct, contains, exits_early
 from .values import (
@@ -347,7 +348,7 @@ class FunctionLowering(CallLowering):
 
         def lower(carried: dict[str, Any]) -> LoweredBody:
             index = self.builder.value(i64)
-            self.assume_index_bound(index, start, stop, bounds[2])
+            self.assume_in_range(index, start, stop, bounds[2])
 
             def body() -> None:
                 self.environment |= carried
@@ -379,13 +380,15 @@ class FunctionLowering(CallLowering):
         start, stop, step = (self.builder.materialise(bound, i64) for bound in bounds)
         return start, stop, step
 
-    def assume_index_bound(self, index: Value, start: Value, stop: Value, step: Scalar) -> None:
-        """Record what is known about the smallest value of a range variable."""
+    def assume_in_range(self, index: Value, start: Value, stop: Value, step: Scalar) -> None:
+        """Record the bounds of a range variable."""
         if not isinstance(step, Known):
             return
-        bound = self.builder.lower_bound(start if step.value > 0 else stop)
-        if bound is not None:
-            self.builder.assume_at_least(index, bound if step.value > 0 else bound + 1)
+        first, end = self.builder.linear(start), self.builder.linear(stop)
+        if step.value > 0:
+            self.builder.assume_between(index, first, end.plus(Linear((), -1)))
+        else:
+            self.builder.assume_between(index, end.plus(Linear((), 1)), first)
 
     def statement_While(self, node: ast.While) -> None:  # noqa: N802
         if node.orelse:
@@ -414,7 +417,7 @@ class FunctionLowering(CallLowering):
             count = build.materialise(self.environment[counter], i64)
             offset = build.compute("multiply", count, stride)
             index = build.compute("add", first, offset)
-            self.assume_index_bound(index, first, last, bounds[2])
+            self.assume_in_range(index, first, last, bounds[2])
             self.environment[target] = Number(index, "int")
             one = build.constant(1, i64)
             self.environment[counter] = Number(build.compute("add", count, one), "int")

@@ -14,26 +14,7 @@ from dataclasses import dataclass
 
 from .. import ir
 from ..ir import Value
-
-
-@dataclass(frozen=True)
-class Affine:
-    """``scale * i + sum(coefficient * value) + constant`` of one loop variable i."""
-
-    scale: int
-    terms: tuple[tuple[int, int], ...]
-    constant: int
-
-    def plus(self, other: Affine, sign: int) -> Affine:
-        terms = dict(self.terms)
-        for number, coefficient in other.terms:
-            terms[number] = terms.get(number, 0) + sign * coefficient
-        kept = tuple(sorted((n, c) for n, c in terms.items() if c))
-        return Affine(self.scale + sign * other.scale, kept, self.constant + sign * other.constant)
-
-    def times(self, factor: int) -> Affine:
-        terms = tuple((n, c * factor) for n, c in self.terms if factor)
-        return Affine(self.scale * factor, terms, self.constant * factor)
+from .linear import Linear, linear_form
 
 
 @dataclass(frozen=True)
@@ -78,32 +59,17 @@ class LoopAnalysis:
         """Arrays that the loop stores to, in order of their first store."""
         return list(dict.fromkeys(access.array for access in self.accesses if access.is_store))
 
-    def affine(self, value: Value, index: Value, constants: dict[int, int]) -> Affine | None:
-        """`value` as an affine function of the loop variable `index`, or None."""
-        if value.number == index.number:
-            return Affine(1, (), 0)
-        if value.number in constants:
-            return Affine(0, (), constants[value.number])
-        if value.number not in self.varying:
-            return Affine(0, ((value.number, 1),), 0)
-        match self.definitions.get(value.number):
-            case ir.Constant(_, constant):
-                return Affine(0, (), int(constant))
-            case ir.Cast(result, operand) if result.dtype is ir.i64 and operand.dtype.is_integer:
-                # Widening keeps the value; u64 to i64 wraps only where the index is out of range.
-                return self.affine(operand, index, constants)
-            case ir.Compute(_, ("add" | "subtract") as operation, (left, right)):
-                sides = [self.affine(side, index, constants) for side in (left, right)]
-                if sides[0] is None or sides[1] is None:
-                    return None
-                return sides[0].plus(sides[1], 1 if operation == "add" else -1)
-            case ir.Compute(_, "multiply", (left, right)):
-                sides = [self.affine(side, index, constants) for side in (left, right)]
-                for factor, other in (sides, reversed(sides)):
-                    is_constant = factor is not None and not factor.scale and not factor.terms
-                    if is_constant and factor is not None and other is not None:
-                        return other.times(factor.constant)
-        return None
+    def affine(self, value: Value, index: Value, constants: dict[int, int]) -> Linear | None:
+        """`value` as ``scale * index`` plus what all iterations share, or None."""
+
+        def definition(value: Value) -> ir.Statement | None:
+            if value.number in constants:
+                return ir.Constant(value, constants[value.number])
+            return self.definitions.get(value.number)
+
+        form = linear_form(value, definition)
+        leaves = {number for number, _ in form.terms} - {index.number}
+        return None if leaves & self.varying else form
 
     def is_private(
         self, arrays: Sequence[str], index: Value, stride: int, constants: dict[int, int]
@@ -122,14 +88,17 @@ class LoopAnalysis:
         self, indices: list[Value], index: Value, stride: int, constants: dict[int, int]
     ) -> bool:
         forms = [self.affine(value, index, constants) for value in indices]
-        first = forms[0]
-        if first is None or first.scale == 0:
+        terms = {form.terms if form else None for form in forms}
+        scale = forms[0].coefficient(index.number) if forms[0] else 0
+        if len(terms) > 1 or scale == 0:
             return False
-        if any(f is None or (f.scale, f.terms) != (first.scale, first.terms) for f in forms):
-            return False
-        offsets = {form.constant for form in forms if form is not None}
-        distance = abs(first.scale * stride)
-        return all(x == y or (x - y) % distance for x in offsets for y in offsets)
+        offsets = {form.constant for form in forms if form}
+        return all(x == y or (x - y) % (scale * stride) for x in offsets for y in offsets)
+
+    def _may_wrap(self, value: Value) -> bool:
+        """Whether an index chooses between itself and itself plus the length of the axis."""
+        definition = self.definitions.get(value.number)
+        return isinstance(definition, ir.Compute) and definition.operation == "select"
 
     def why_shared(self, array: str, index: Value, constants: dict[int, int]) -> str:
         """Words for the first access of `array` that is not private to the iteration."""
@@ -137,11 +106,14 @@ class LoopAnalysis:
         store = next(access for access in accesses if access.is_store)
         affine = [[self.affine(v, index, constants) for v in a.indices] for a in accesses]
         own = affine[accesses.index(store)]
-        if not any(form is not None and form.scale for form in own):
-            return (
-                f"{array!r} is stored to at line {store.line} at an index that is not a constant "
-                "multiple of the loop variable plus a constant"
-            )
+        if not any(form and form.coefficient(index.number) for form in own):
+            how = "at an index that is not a constant multiple of the loop variable plus a constant"
+            if any(self._may_wrap(value) for value in store.indices):
+                how = (
+                    "at an index that may be negative, which counts from the end; "
+                    "write max(..., 0) for a bound that is not"
+                )
+            return f"{array!r} is stored to at line {store.line} {how}"
         for access, forms in zip(accesses, affine, strict=True):
             if forms != own:
                 verb = "stored to" if access.is_store else "read"

@@ -109,6 +109,7 @@ class Body:
         for parameter in self.unit.parameters:
             self.parameter(parameter)
         self.statements(self.unit.prologue)
+        self.sites = 0  # those of the body are counted
         with self.independent(self.unit.body if self.unit.extents else None) as properties:
             self.space(self.unit.extents, self.unit.body.parameters, properties)
         self.function.write("ret i64 0")

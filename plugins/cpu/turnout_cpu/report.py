@@ -83,8 +83,10 @@ def _lanes_by_tag(optimised: str) -> dict[str, int]:
         if latch := _LATCH.match(line):
             entries = [metadata.get(entry, "") for entry in metadata[latch[1]].split(", ")]
             is_vectorised = any("llvm.loop.isvectorized" in entry for entry in entries)
-            # The header is the target that stands above.
-            header = min(labels[target] for target in _TARGET.findall(line) if target in labels)
+            above = [labels[target] for target in _TARGET.findall(line) if target in labels]
+            if not above:
+                continue  # a copy in an unrolled loop keeps the metadata and only leads forward
+            header = min(above)
             lanes = _lanes(lines[header:number]) if is_vectorised else 1
             for tag in filter(None, map(_TAG.match, entries)):
                 found[tag[1]] = max(found.get(tag[1], 1), lanes)
