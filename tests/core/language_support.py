@@ -34,7 +34,7 @@ def function_from(text: str, name: str = "k", **names: Any) -> Any:
     file = f"<kernel {next(_numbers)}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     namespace = NAMES | names
-    exec(compile(text, file, "exec"), namespace)
+    exec(compile(text, file, "exec", dont_inherit=True), namespace)
     return namespace[name]
 
 

@@ -51,8 +51,8 @@ def turnout_compile(unit):
     return behaviour.get("compile", lambda: reference.turnout_compile(unit=unit))()
 
 @hookimpl
-def turnout_launch(unit, binary):
-    return behaviour.get("launch", lambda binary: reference.turnout_launch(unit=unit))(binary)
+def turnout_launch(unit):
+    return behaviour.get("launch", reference.turnout_launch)(unit)
 """
 
 
@@ -186,22 +186,21 @@ def test_the_reference_never_touches_the_disk(
 
 def test_a_stored_binary_that_does_not_load_is_compiled_anew(counting: Counting) -> None:
     counting.run()
-    failures = iter([CompileError("counting", "a library is missing"), None])
-    module = counting.module
+    launch = counting.module.reference.turnout_launch
+    failures = [CompileError("counting", "a library is missing")]
 
-    def launch(binary: Any) -> Any:
-        failure = next(failures)
-        if failure is not None:
-            raise failure
-        return module.reference.turnout_launch(unit=tn.kernel(doubled.__wrapped__).lower(
-            doubled.default_types()).plan.units[0])
+    def fail_once(unit: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return launch(unit)
 
-    module.behaviour["launch"] = launch
+    counting.module.behaviour["launch"] = fail_once
     assert counting.run() == 1
+    assert counting.run() == 0
 
 
 def test_code_that_never_loads_shows_the_reason(counting: Counting) -> None:
-    def launch(binary: Any) -> Any:
+    def launch(unit: Any) -> Any:
         raise CompileError("counting", "a library is missing")
 
     counting.module.behaviour["launch"] = launch
@@ -214,8 +213,8 @@ def test_code_that_never_loads_shows_the_reason(counting: Counting) -> None:
     [
         ("compile", lambda: 1 / 0, "turnout_compile failed with ZeroDivisionError: division by z"),
         ("compile", lambda: "code", "turnout_compile returned str, not a Binary"),
-        ("launch", lambda binary: 1 / 0, "turnout_launch failed with ZeroDivisionError: division"),
-        ("launch", lambda binary: "code", "turnout_launch returned str, which cannot be called"),
+        ("launch", lambda unit: 1 / 0, "turnout_launch failed with ZeroDivisionError: division"),
+        ("launch", lambda unit: "code", "turnout_launch returned str, which cannot be called"),
     ],
 )
 def test_a_backend_that_breaks_the_contract_is_named(
@@ -363,9 +362,9 @@ def test_a_changed_helper_in_another_module_is_another_binary(program: Program) 
 @needs_cpu
 def test_comments_and_lines_do_not_matter(program: Program) -> None:
     program.run()
+    other_lines = "    y = helped(x)\n    return y * by"
     program.write("helper.py", "# moved\n\n" + HELPER.replace("return", "# why\n    return"))
-    program.write("program.py", "# moved\n" + PROGRAM.replace("    return helped(x) * by",
-                                                             "    y = helped(x)\n    return y * by"))
+    program.write("program.py", PROGRAM.replace("    return helped(x) * by", other_lines))
     assert program.run("forbid") == "[6.0, 9.0]"
 
 

@@ -111,6 +111,59 @@ def test_supported_backend_passes(backend: str, empty: Path) -> None:
     assert list(empty.iterdir()) == []
 
 
+# What a graphics card does: memory of its own, and launches that return before the work is done.
+QUEUEING = """
+queue = []
+
+class Array:
+    def __init__(self, host):
+        self.host, self.shape, self.ndim, self.dtype = host, host.shape, host.ndim, host.dtype
+
+class Memory:
+    def owns(self, value):
+        return isinstance(value, Array)
+
+    def put(self, host):
+        return Array(np.array(host))
+
+    def get(self, value, out):
+        finish()
+        out[...] = value.host
+
+def finish():
+    while queue:
+        work = queue.pop(0)
+        work()
+
+class Queueing(Launcher):
+    def __call__(self, args, size):
+        own = tuple(arg.host if isinstance(arg, Array) else arg for arg in args)
+        queue.append(lambda: self.inner(own, size))
+
+FEATURES = {"f64", "correct_rounding"}
+
+@hookimpl
+def turnout_launch(unit):
+    return Queueing(unit)
+
+@hookimpl
+def turnout_sync():
+    return finish
+
+@hookimpl
+def turnout_memory():
+    return Memory()
+"""
+
+
+def test_device_with_a_queue_and_memory_of_its_own_passes(site: Site, empty: Path) -> None:
+    site.install_backend("fake", BACKEND + QUEUEING)
+    done = check(empty, backend="fake", keyword="not test_operation and not test_cast")
+    assert done.returncode == 0, done.stdout
+    pattern = r"conformance fake:0 a fake: \d{3} passed, 1 skipped \(no bounds\)"
+    assert re.fullmatch(pattern, last_line(done))
+
+
 def test_capabilities_that_are_not_declared_are_skipped(site: Site, empty: Path) -> None:
     source = BACKEND.replace('FEATURES = {"f64", "correct_rounding", "bounds"}', "FEATURES = {}")
     site.install_backend("fake", source)
@@ -323,6 +376,23 @@ def turnout_launch(unit):
         "launches or two_threads",
         {"test_many_launches_with_different_numbers[fake:0]", "test_two_threads[fake:0]"},
     ),
+    "the device is never waited for": (
+        QUEUEING
+        + """
+@hookimpl
+def turnout_sync():
+    return lambda: None
+
+@hookimpl
+def turnout_timer():
+    def timer(work):
+        work()
+        return 1
+    return timer
+""",
+        "timer or sync",
+        {"test_timer[fake:0]"},
+    ),
     "indices are not checked": (
         """
 class Unchecked(Launcher):
@@ -446,7 +516,7 @@ def test_summary() -> None:
     assert summary(outcomes, reasons) == ("0 passed, 2 failed, 3 skipped (2 no bounds, 1 no f64)")
 
 
-def floats(*values: float) -> Any:
+def floats(*values: Any) -> Any:
     return np.array(values, np.float32)
 
 

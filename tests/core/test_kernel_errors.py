@@ -192,7 +192,8 @@ def test_an_index_of_int32_says_what_to_do() -> None:
     regime, v, out = values()
     assert refused(drag, 0.1, regime.astype(np.int32), v, out) == (
         "kernel drag: argument 'regime' has the dtype int32; Index takes an array of int64 with "
-        "shape (samples,); convert it with astype(numpy.int64), or annotate the parameter Index[i32]"
+        "shape (samples,); convert it with astype(numpy.int64), or annotate the parameter "
+        "Index[i32]"
     )
 
 

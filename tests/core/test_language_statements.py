@@ -180,6 +180,45 @@ def test_ranges_known_at_run_time_only(device, bounds):
     assert_like_python(k, np.full(8, -99), *bounds, device=device)
 
 
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        (-(2**62), 2**62 - 1, 2**60),
+        (-(2**63), 2**63 - 1, 2**61),
+        (2**63 - 1, -(2**63), -(2**61)),
+        (2**62, -(2**63), 1),
+        (-(2**63), 2**62, -1),
+        (5, -5, -(2**63)),
+        (0, 3, 2**63 - 1),
+    ],
+)
+def test_ranges_over_all_of_int64(device, bounds):
+    start, stop, step = bounds
+
+    def k(count: Integers, start: Param, stop: Param, step: Param):
+        n = 0
+        for i in range(start, stop, step):
+            n += 1
+            if i == 12345:
+                break
+        count[0] = n
+        n = 0
+        for i in range(start, stop, step):
+            n += i % 7
+        count[1] = n
+
+    def known(count: Integers):
+        n = 0
+        for i in range(start, stop, step):
+            n += 1
+            if i == 12345:
+                break
+        count[2] = n
+
+    assert_like_python(k, np.zeros(3, np.int64), *bounds, device=device)
+    assert_like_python(known, np.zeros(3, np.int64), device=device)
+
+
 def test_a_loop_variable_can_be_a_step_and_a_bound(device):
     def k(a: Integers, n: Param):
         for s in range(1, n):

@@ -99,7 +99,9 @@ def test_a_computed_bound(n: int) -> None:
     assert counted(halved, a=np.zeros(9, np.int64), n=n) == len(range(n // 2 - 1, -1, -1))
 
 
-@pytest.mark.parametrize("shape", [(5, 4, 3), (2, 4, 3), (1, 1, 1), (0, 5, 5), (5, 0, 5), (4, 5, 0)])
+@pytest.mark.parametrize(
+    "shape", [(5, 4, 3), (2, 4, 3), (1, 1, 1), (0, 5, 5), (5, 0, 5), (4, 5, 0)]
+)
 def test_a_nest_is_a_product(shape: tuple[int, int, int]) -> None:
     expected = len(range(1, shape[0] - 1)) * len(range(0, shape[1], 2)) * shape[2]
     assert counted(nested, a=np.zeros(shape)) == expected

@@ -45,10 +45,13 @@ BINARY_MATH = ("pow", "atan2", "hypot")
 
 @dataclass(frozen=True)
 class Features:
-    """What generated kernels may contain beyond exact operations that NumPy has too."""
+    """What generated kernels may contain: math functions, vectors, many dispatches."""
 
     math: bool = False
     vectors: bool = False
+    dispatches: bool = False
+    kinds: tuple[str, ...] = STRONG
+    """Of the lines and grids."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,8 @@ class Grammar:
         """An expression of exactly this strong kind."""
         if depth <= 0:
             return self.leaf(kind)
-        productions = [self.leaf, self.element, self.closed, self.closed, self.mixed, self.chosen, self.called]
+        productions = [self.leaf, self.element, self.closed, self.closed, self.mixed]
+        productions += [self.chosen, self.called]
         productions.append(self.truth_value if kind == "bool_" else self.unary)
         if kind in FLOATS:
             productions.append(self.float_function)
@@ -267,6 +271,8 @@ class Grammar:
         forms = ["conditional", "joined", "select", "minmax", "dispatch", "logic"]
         if kind != "bool_":
             forms += ["minimum", "clip"]
+        if self.features.dispatches:
+            forms += ["dispatch"] * 4
         match self.pick(forms):
             case "conditional":
                 return f"({a} if {self.truth(depth)} else {b})"
@@ -308,7 +314,10 @@ class Grammar:
         value = self.value(kind, depth)
         forms = [f"(-{value})", f"(+{value})", f"abs({value})", f"tm.sign({value})"]
         if kind in INTEGERS:
-            forms += [f"(~{value})", f"tm.{self.pick(('floor', 'ceil', 'round', 'trunc'))}({value})"]
+            forms += [
+                f"(~{value})",
+                f"tm.{self.pick(('floor', 'ceil', 'round', 'trunc'))}({value})",
+            ]
         return self.pick(forms)
 
     def called(self, kind: str, depth: int) -> str:

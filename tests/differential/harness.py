@@ -31,7 +31,7 @@ def _examples() -> int | None:
 
 
 def fuzz(examples: int) -> settings:
-    """Settings of one test: the same examples in every run, unless a number of them is asked for."""
+    """Settings of one test: the same examples in every run, unless a number is asked for."""
     asked = _examples()
     return settings(
         max_examples=asked or examples,

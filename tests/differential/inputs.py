@@ -27,7 +27,15 @@ def values(kind: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]
     is_special = random.random(shape) < random.choice((0.1, 0.5))
     if kind in FLOATS:
         about = np.finfo(dtype)
-        edges = (np.nan, np.inf, -np.inf, about.max, about.min, about.tiny, about.smallest_subnormal)
+        edges = (
+            np.nan,
+            np.inf,
+            -np.inf,
+            about.max,
+            about.min,
+            about.tiny,
+            about.smallest_subnormal,
+        )
         special = random.choice(np.array((*_SPECIAL, *edges), dtype), shape)
         usual = random.normal(size=shape) * random.choice((1.0, 100.0))
         return np.where(is_special, special, usual).astype(dtype)
@@ -102,7 +110,9 @@ def arguments(draw: Draw, program: Program, lengths: tuple[int, ...] = SMALL) ->
 
 def copied(given: Arguments) -> Arguments:
     """The same arguments in memory of their own, with the same strides where they are written."""
-    return {name: _copy(value) if hasattr(value, "ndim") else value for name, value in given.items()}
+    return {
+        name: _copy(value) if hasattr(value, "ndim") else value for name, value in given.items()
+    }
 
 
 def _copy(value: Any) -> Any:

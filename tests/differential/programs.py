@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from hypothesis import strategies as st
 
@@ -63,7 +63,7 @@ def array_programs(draw: Draw, features: Features | None = None) -> Program:
         for number in range(inputs + outputs):
             is_output = number >= inputs
             name = f"{role}_{'out' if is_output else 'in'}{number}"
-            kind = grammar.pick(STRONG)
+            kind = grammar.pick(grammar.features.kinds)
             annotation = f"NDArray[{kind}, {rank}]"
             parameters.append(Parameter(name, role, kind, annotation, is_output))  # type: ignore[arg-type]
             grammar.scope.arrays.append(Array(name, kind, role, rank=rank, is_written=is_output))

@@ -454,6 +454,18 @@ def cumulative(a: NDArray[f32, 1]) -> None:
         a[i] = a[i - 1] * 0.5 + a[i]
 
 
+@_case(lambda r, n: (_normal(r, n), np.zeros(2, np.float32)))
+@tn.kernel
+def sums_in_order(x: NDArray[f32, 1], out: NDArray[f32, 1]) -> None:
+    total = f32(0)
+    product = f32(1)
+    for i in range(x.shape[0]):
+        total += x[i]
+        product *= 1 + x[i] * 0.01
+    out[0] = total
+    out[1] = product
+
+
 @_case(lambda r, n: (_integers(r, n, np.uint64, 0, 1 << 62), np.zeros(n, np.uint64)))
 @tn.kernel
 def generator(seeds: NDArray[u64, 1], out: NDArray[u64, 1]) -> None:

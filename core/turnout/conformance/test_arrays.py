@@ -42,6 +42,17 @@ def test_sizes_of_samples(device: DeviceUnderTest, size: int) -> None:
     assert_same_bits(out, x * np.float32(0.5) + 1, f"size {size}")
 
 
+def test_the_first_samples_only(device: DeviceUnderTest) -> None:
+    """``samples=`` leaves the others alone."""
+    x, out = values(1025), np.full(1025, 7, np.float32)
+    moved = device.put(out)
+    kernels.affine(device.put(x), 2, moved, samples=1000, device=str(device))
+    tn.sync(str(device))
+    got = tn.to_numpy(moved)
+    assert_same_bits(got[:1000].copy(), x[:1000] * 2 + 1, "the first 1000 samples")
+    assert (got[1000:] == 7).all(), "samples after the first 1000 were written"
+
+
 def misaligned(array: Any) -> Any:
     """A copy that starts at an odd address."""
     room = np.zeros(array.nbytes + 16, np.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import typing
 from collections.abc import Callable
@@ -21,8 +22,9 @@ def as_dtype(value: object) -> DType | None:
     """The element type that `value` spells (``f32``, ``np.float32``, ``float``), or None."""
     if isinstance(value, DType):
         return value
-    if value in (int, float, bool):
-        return {int: i64, float: f64, bool: bool_}[value]
+    for python, dtype in ((int, i64), (float, f64), (bool, bool_)):
+        if value is python:
+            return dtype
     if isinstance(value, np.dtype):
         return from_numpy(value)
     if isinstance(value, type) and issubclass(value, np.generic):
@@ -252,14 +254,25 @@ def parse_signature(function: Callable[..., Any]) -> Signature:
 
 
 def _resolved_annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    closure = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
     try:
-        return inspect.get_annotations(function, locals=closure, eval_str=True)
+        return inspect.get_annotations(function, locals=_closure(function), eval_str=True)
     except NameError as error:
         raise KernelError(
             f"kernel {function.__name__}: an annotation cannot be resolved: {error}. With "
             "`from __future__ import annotations` the names in annotations must be module globals"
         ) from None
+
+
+def _closure(function: Callable[..., Any]) -> dict[str, Any]:
+    """The closure variables of a function that have a value."""
+    values = {}
+    code = getattr(function, "__code__", None)
+    for name, cell in zip(
+        getattr(code, "co_freevars", ()), function.__closure__ or (), strict=True
+    ):
+        with contextlib.suppress(ValueError):  # no value yet
+            values[name] = cell.cell_contents
+    return values
 
 
 def _parameter(function: Callable[..., Any], name: str, annotation: object) -> ParameterSpec:
@@ -301,7 +314,7 @@ def _spec(name: str, annotation: object) -> ParameterSpec | None:
                     "NDArray[f32, 1]"
                 )
             return ParameterSpec(name, "array", dtype, rank, annotation=shown)
-    if annotation in (int, float):
+    if annotation is int or annotation is float:
         # As in plain Python: any int or float, weak in NumPy's sense.
         return ParameterSpec(name, "param", None, 0, annotation="Param")
     dtype = as_dtype(annotation)

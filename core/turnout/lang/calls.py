@@ -62,7 +62,7 @@ class CallLowering(ExpressionLowering):
         meaning = equivalent(function)
         if meaning is not None:
             return self.math_call(node, meaning)
-        if function in (free_names.serial, free_names.parallel):
+        if function is free_names.serial or function is free_names.parallel:
             return self.loop_intent(node, function.__name__)
         if any(function is builtin for builtin in free_names.BUILTINS):
             return self.builtin_call(node, function)
@@ -178,28 +178,44 @@ class CallLowering(ExpressionLowering):
         stack = self.context.call_stack
         if function in stack or len(stack) >= _MAXIMUM_DEPTH:
             self.fail(node, f"{function.__name__} calls itself; helpers are inlined, use a loop")
-        try:
-            bound = inspect.signature(function.function).bind(
-                *(self.expression(argument) for argument in node.args),
-                **{
-                    keyword.arg: self.expression(keyword.value)
-                    for keyword in node.keywords
-                    if keyword.arg is not None
-                },
-            )
-        except TypeError as error:
-            self.fail(node, f"{function.__name__}: {error}")
-        for name, parameter in bound.signature.parameters.items():
-            if name not in bound.arguments:
-                bound.arguments[name] = Known(free_names.constant(parameter.default, name))
+        bound = self.bind(node, function)
         source = parse_function(function.function, function.lines)
         stack.append(function)
         outer_line, self.context.call_line = self.context.call_line, self.line(node)
-        body = type(self)(self.context, source, function.names, dict(bound.arguments))
+        body = type(self)(self.context, source, function.names, bound)
         body.block(source.tree.body)
         self.context.call_line = outer_line
         stack.pop()
         return body.returned(node, self)
+
+    def bind(self, node: ast.Call, function: Func) -> dict[str, Any]:
+        """The arguments of a helper by name, defaults filled in."""
+        name = function.__name__
+        signature = inspect.signature(function.function)
+        for parameter in signature.parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                self.fail(
+                    node,
+                    f"{name}: parameter *{parameter.name} is variadic; helpers have a fixed list "
+                    "of named parameters",
+                )
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        if len(keywords) < len(node.keywords) or contains(node.args, ast.Starred):
+            self.fail(node, f"{name} takes plain arguments in a kernel, without * and **")
+        try:
+            given = signature.bind(*node.args, **keywords).arguments
+        except TypeError as error:
+            self.fail(node, f"{name}: {error}")
+        bound = {}
+        for key, parameter in signature.parameters.items():
+            if key in given:
+                bound[key] = self.expression(given[key])
+                continue
+            try:
+                bound[key] = Known(free_names.constant(parameter.default, key))
+            except TypeError as error:
+                self.fail(node, f"the default of {error}")
+        return bound
 
     def returned(self, node: ast.AST, caller: CallLowering) -> Any:
         """What the function gives its caller, once its body is lowered."""

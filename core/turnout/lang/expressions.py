@@ -11,7 +11,6 @@ from typing import Any
 
 from .. import ir
 from ..ir import DType, Value, bool_, f64, i64
-from . import names as free_names
 from .annotations import as_dtype
 from .scope import CHOICE, Scope
 from .syntax import construct
@@ -95,7 +94,7 @@ class ExpressionLowering(Scope):
                 return self.array_attribute(base, node)
             case Known(types.ModuleType() | type() as owner) if hasattr(owner, node.attr):
                 try:
-                    return Known(free_names.constant(getattr(owner, node.attr), node.attr))
+                    return self.free.attribute(owner, node.attr)
                 except TypeError as error:
                     self.fail(node, str(error))
             case Known(value) if node.attr == "value" and not is_number(value):

@@ -19,7 +19,7 @@ class Linear:
     constant: int = 0
 
     def plus(self, other: Linear, factor: int = 1) -> Linear:
-        """This plus `factor` times the other."""
+        """Add `factor` times the other."""
         terms = dict(self.terms)
         for number, coefficient in other.terms:
             terms[number] = terms.get(number, 0) + factor * coefficient
@@ -31,7 +31,7 @@ class Linear:
         return dict(self.terms).get(number, 0)
 
     def without(self, number: int) -> Linear:
-        """This without its term of a value."""
+        """Leave out the term of a value."""
         return Linear(tuple(t for t in self.terms if t[0] != number), self.constant)
 
 

@@ -22,7 +22,14 @@ from .calls import MAXIMUM_UNROLL, CallLowering
 from .expressions import BINARY
 from .linear import Linear
 from .scope import RETURNED, VALUE
-from .syntax import assigned_names, breaks, construct, contains, exits_early
+from .syntax import (
+    assigned_names,
+    breaks,
+    construct,
+    contains,
+    exits_early,
+    names_of_changed_items,
+)
 from .values import (
     ArrayValue,
     Known,
@@ -281,7 +288,7 @@ class FunctionLowering(CallLowering):
         if not isinstance(node.target, ast.Name):
             self.fail(node.target, "the target of a loop over a range must be a name")
         bounds = self.range_bounds(iterable, node)
-        if isinstance(bounds[2], Known) and bounds[2].value == 0:
+        if _known_int(bounds[2]) == 0:
             self.fail(node.iter, "the step of a range must not be zero")
         asserted = iterable.intent == "parallel"
         self.context.asserted_loops += asserted
@@ -373,7 +380,7 @@ class FunctionLowering(CallLowering):
                 ),
             )
 
-        self.loop(node, assigned_names(node.body) - {target}, lower)
+        self.loop(node, self.changed_names(node) - {target}, lower)
         self.environment[target] = Undefined(_AFTER_LOOP)
 
     def loop_bounds(self, bounds: tuple[Scalar, Scalar, Scalar]) -> tuple[Value, Value, Value]:
@@ -382,10 +389,11 @@ class FunctionLowering(CallLowering):
 
     def assume_in_range(self, index: Value, start: Value, stop: Value, step: Scalar) -> None:
         """Record the bounds of a range variable."""
-        if not isinstance(step, Known):
+        known_step = _known_int(step)
+        if known_step is None:
             return
         first, end = self.builder.linear(start), self.builder.linear(stop)
-        if step.value > 0:
+        if known_step > 0:
             self.builder.assume_between(index, first, end.plus(Linear((), -1)))
         else:
             self.builder.assume_between(index, end.plus(Linear((), 1)), first)
@@ -398,7 +406,7 @@ class FunctionLowering(CallLowering):
         never_ends = isinstance(node.test, ast.Constant) and node.test.value
         if never_ends and not exits_early(node.body):
             self.fail(node, "this loop never ends: it has no break and no return")
-        self.while_loop(node, assigned_names([node]), lambda: self.condition(node.test))
+        self.while_loop(node, self.changed_names(node), lambda: self.condition(node.test))
 
     def counted_while(
         self, node: ast.For, target: str, bounds: tuple[Scalar, Scalar, Scalar]
@@ -406,7 +414,7 @@ class FunctionLowering(CallLowering):
         """A loop over a range that may be left early."""
         build = self.builder
         first, last, stride = self.loop_bounds(bounds)
-        trips = trip_count(build, first, last, stride, bounds[2])
+        trips = trip_count(build, first, last, stride, _known_int(bounds[2]))
         counter = f"$counter{len(self.loop_exits)}"
         self.environment[counter] = Known(0)
 
@@ -422,7 +430,7 @@ class FunctionLowering(CallLowering):
             one = build.constant(1, i64)
             self.environment[counter] = Number(build.compute("add", count, one), "int")
 
-        self.while_loop(node, assigned_names(node.body) - {target} | {counter}, test, advance)
+        self.while_loop(node, self.changed_names(node) - {target} | {counter}, test, advance)
         del self.environment[counter]
         self.environment[target] = Undefined(_AFTER_LOOP)
 
@@ -505,6 +513,17 @@ class FunctionLowering(CallLowering):
         return result
 
     # -- carried values --------------------------------------------------------------------------
+
+    def changed_names(self, node: ast.For | ast.While) -> set[str]:
+        """Names that the body of a loop binds, vectors with a component assigned included."""
+        changed = assigned_names(node.body)
+        for name in names_of_changed_items(node.body):
+            value = self.environment.get(name)
+            if isinstance(value, PlaneInput):
+                value = self.context.read_plane(value.name)
+            if isinstance(value, VectorValue):
+                changed.add(name)
+        return changed
 
     def loop(
         self,
@@ -637,6 +656,10 @@ class FunctionLowering(CallLowering):
         self.environment = environment
 
 
+def _known_int(value: Scalar) -> int | None:
+    return int(value.value) if isinstance(value, Known) else None
+
+
 def _tested_inside(node: ast.While) -> ast.While:
     """The loop with its test as the first statement of its body, which sees what the test binds."""
     leave = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Break()], [])
@@ -646,19 +669,28 @@ def _tested_inside(node: ast.While) -> ast.While:
     return loop
 
 
-def trip_count(build: Builder, start: Value, stop: Value, step: Value, known: Scalar) -> Value:
+def trip_count(
+    build: Builder, start: Value, stop: Value, step: Value, known_step: int | None
+) -> Value:
     """``len(range(start, stop, step))`` as i64; a step of 0 gives 0."""
-    if isinstance(known, Known) and known.value == 1:
-        counts_from_0 = build.known_integer(start) == 0
-        distance = stop if counts_from_0 else build.compute("subtract", stop, start)
-        if build.is_at_least_0(distance):
-            return distance
-        return build.compute("maximum", distance, build.constant(0, i64))
-    zero, one = build.constant(0, i64), build.constant(1, i64)
-    positive = build.compute("greater", step, zero)
-    distance = build.compute("subtract", stop, start)
-    backward = build.compute("subtract", start, stop)
-    span = build.compute("select", positive, distance, backward)
-    stride = build.compute("abs", step)
-    rounded = build.compute("add", span, build.compute("subtract", stride, one))
-    return build.compute("maximum", build.compute("floor_divide", rounded, stride), zero)
+    zero = build.constant(0, i64)
+    if known_step is None:
+        forward = build.compute("greater", step, zero)
+        low = build.compute("select", forward, start, stop)
+        high = build.compute("select", forward, stop, start)
+    else:
+        low, high = (start, stop) if known_step > 0 else (stop, start)
+    if known_step in (1, -1) and build.known_integer(low) == 0:
+        return high if build.is_at_least_0(high) else build.compute("maximum", high, zero)
+    runs = build.compute("less", low, high)
+    trips = build.compute("subtract", high, low)
+    if known_step not in (1, -1):
+        if known_step is None:
+            runs = build.compute("bit_and", runs, build.compute("not_equal", step, zero))
+        # The distance of two int64 always fits into uint64.
+        one = build.constant(1, ir.u64)
+        last = build.compute("subtract", build.cast(trips, ir.u64), one)
+        stride = build.cast(build.compute("abs", step), ir.u64)
+        count = build.compute("add", build.compute("floor_divide", last, stride), one)
+        trips = build.cast(count, i64)
+    return build.compute("select", runs, trips, zero)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ir import from_numpy
 from ..math import equivalent
 from .annotations import as_dtype
 from .values import Known, is_number
@@ -86,6 +87,7 @@ class FreeNames:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._resolved: dict[str, Known] = {}
+        self._attributes: dict[tuple[Any, str], Known] = {}
 
     def resolve(self, name: str) -> Known:
         """The constant that `name` stands for.
@@ -100,6 +102,13 @@ class FreeNames:
         if name not in self._resolved:
             self._resolved[name] = Known(constant(self._look_up(name), name))
         return self._resolved[name]
+
+    def attribute(self, owner: Any, name: str) -> Known:
+        """The constant that ``owner.name`` stands for; errors as those of `resolve`."""
+        key = (owner, name)
+        if key not in self._attributes:
+            self._attributes[key] = Known(constant(getattr(owner, name), name))
+        return self._attributes[key]
 
     def _look_up(self, name: str) -> Any:
         code = self._function.__code__
@@ -121,8 +130,8 @@ def constant(value: Any, name: str) -> Any:
     """`value` in the form in which kernels hold it, or `TypeError` where they cannot."""
     if isinstance(value, enum.Enum) and is_number(value.value):
         return value.value
-    if isinstance(value, np.generic) and is_number(value):
-        return value
+    if isinstance(value, np.generic) and from_numpy(value.dtype) is None:
+        raise TypeError(f"{name!r} is a {type(value).__name__}, a type that kernels do not have")
     if value is None or is_number(value):
         return value
     if isinstance(value, str | types.ModuleType | enum.Enum | Func):
@@ -131,7 +140,7 @@ def constant(value: Any, name: str) -> Any:
         return tuple(constant(item, name) for item in value)
     if as_dtype(value) is not None or equivalent(value) is not None:
         return value
-    if value in (parallel, serial) or any(value is builtin for builtin in BUILTINS):
+    if any(value is allowed for allowed in (parallel, serial, *BUILTINS)):
         return value
     if isinstance(value, type) and issubclass(value, enum.Enum):
         return value
@@ -146,7 +155,7 @@ def _refusal(value: Any, name: str) -> str:
         return f"{name!r} is a kernel, which kernels cannot call; make it a turnout.func"
     if callable(value) and not isinstance(value, type):
         return (
-            f"{name!r} is a {kind} that kernels cannot call; decorate a Python function with "
+            f"{name!r} is nothing that kernels can call; decorate a Python function with "
             "turnout.func, or use a function of turnout.math"
         )
     return (

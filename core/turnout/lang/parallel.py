@@ -95,10 +95,13 @@ class LoopAnalysis:
         offsets = {form.constant for form in forms if form}
         return all(x == y or (x - y) % (scale * stride) for x in offsets for y in offsets)
 
-    def _may_wrap(self, value: Value) -> bool:
-        """Whether an index chooses between itself and itself plus the length of the axis."""
-        definition = self.definitions.get(value.number)
-        return isinstance(definition, ir.Compute) and definition.operation == "select"
+    def _may_wrap(self, value: Value, index: Value, constants: dict[int, int]) -> bool:
+        """Whether an index would be private, were it not for its meaning where it is negative."""
+        match self.definitions.get(value.number):
+            case ir.Compute(_, "select", (_, _, given)):
+                form = self.affine(given, index, constants)
+                return form is not None and form.coefficient(index.number) != 0
+        return False
 
     def why_shared(self, array: str, index: Value, constants: dict[int, int]) -> str:
         """Words for the first access of `array` that is not private to the iteration."""
@@ -108,7 +111,7 @@ class LoopAnalysis:
         own = affine[accesses.index(store)]
         if not any(form and form.coefficient(index.number) for form in own):
             how = "at an index that is not a constant multiple of the loop variable plus a constant"
-            if any(self._may_wrap(value) for value in store.indices):
+            if any(self._may_wrap(value, index, constants) for value in store.indices):
                 how = (
                     "at an index that may be negative, which counts from the end; "
                     "write max(..., 0) for a bound that is not"

@@ -19,7 +19,6 @@ from .cleanup import without_dead_code
 from .lowering import trip_count
 from .parallel import LoopAnalysis
 from .source import FunctionSource
-from .values import Known
 
 
 @dataclass(frozen=True)
@@ -300,9 +299,8 @@ class ArrayPlan:
                 offset = build.compute("multiply", position, loop.step)
                 build.emit(ir.Compute(index, "add", (loop.start, offset)))
         for loop in nest.loops:
-            step = self.constants.get(loop.step.number)
-            known = Known(step) if step is not None else Known(0)
-            extents.append(trip_count(build, loop.start, loop.stop, loop.step, known))
+            known_step = self.constants.get(loop.step.number)
+            extents.append(trip_count(build, loop.start, loop.stop, loop.step, known_step))
         return tuple(extents), Region(tuple(positions), (*indices, *nest.body))
 
     def _with_passed_stores(

@@ -1,12 +1,16 @@
 """The source of a Python function as a syntax tree, and locations in it."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import inspect
 import linecache
+import sys
+import tokenize
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from ..errors import KernelError, SourceLocation
@@ -68,6 +72,11 @@ def read_lines(function: Callable[..., Any]) -> list[str]:
         raise KernelError(f"{function!r} is not a Python function written with def")
     if function.__name__ == "<lambda>":
         raise KernelError("a lambda cannot be compiled; write the function with def")
+    if hasattr(function, "__wrapped__"):
+        raise KernelError(
+            f"{function.__name__} is wrapped by another decorator, which would be lost; put the "
+            "turnout decorator directly above def"
+        )
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise KernelError(
             f"{function.__name__} is a coroutine or generator; write a plain function"
@@ -75,6 +84,8 @@ def read_lines(function: Callable[..., Any]) -> list[str]:
     file = function.__code__.co_filename
     linecache.checkcache(file)
     lines = linecache.getlines(file, function.__globals__)
+    if not lines and file == "<stdin>":
+        lines = _typed_lines(function.__code__)
     if len(lines) < function.__code__.co_firstlineno:
         raise KernelError(
             f"the source of {function.__name__} is not available ({file}); turnout compiles from "
@@ -84,13 +95,61 @@ def read_lines(function: Callable[..., Any]) -> list[str]:
     return lines
 
 
+def _block(lines: list[str]) -> list[str]:
+    """The definition that starts at the first line; empty where there is none."""
+    try:
+        return inspect.getblock(lines)
+    except (SyntaxError, tokenize.TokenError):
+        return []
+
+
+def _typed_lines(code: CodeType) -> list[str]:
+    """The lines of a statement typed at the prompt of Python 3.11 or 3.12; empty if not found.
+
+    That prompt keeps its text in the history of readline only. Taken is the latest statement there
+    that compiles to exactly this function; lines that the history does not hold (it drops a line
+    equal to the one before it) are never guessed.
+    """
+    history = sys.modules.get("readline")
+    if history is None:
+        return []
+    count = history.get_current_history_length()
+    lines = [f"{history.get_history_item(n)}\n" for n in range(1, count + 1)]
+    for start in reversed(range(len(lines))):
+        if lines[start].startswith(("@", "def ")):
+            statement = _block(lines[start:])
+            if _defines("".join(statement), code):
+                return statement
+    return []
+
+
+def _defines(text: str, code: CodeType) -> bool:
+    """Whether a statement defines a function that compiles to `code`, line numbers included."""
+    future = code.co_flags & __future__.annotations.compiler_flag
+    try:
+        module = compile(text, code.co_filename, "exec", flags=future, dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    return any(_is_same_code(constant, code) for constant in module.co_consts)
+
+
+def _is_same_code(first: object, second: object) -> bool:
+    if not (isinstance(first, CodeType) and isinstance(second, CodeType)):
+        return type(first) is type(second) and repr(first) == repr(second)
+    attributes = ("co_name", "co_code", "co_names", "co_varnames", "co_freevars", "co_linetable")
+    return all(getattr(first, name) == getattr(second, name) for name in attributes) and (
+        len(first.co_consts) == len(second.co_consts)
+        and all(map(_is_same_code, first.co_consts, second.co_consts))
+    )
+
+
 def parse_function(function: Callable[..., Any], lines: list[str]) -> FunctionSource:
     """Parse the definition of `function` out of the lines of its file."""
     code = function.__code__
     first_line = code.co_firstlineno
-    block = inspect.getblock(lines[first_line - 1 :])
+    block = _block(lines[first_line - 1 :])
     text = "".join(block)
-    is_indented = block[0][:1].isspace()
+    is_indented = text[:1].isspace()
     try:
         module = ast.parse(f"if True:\n{text}" if is_indented else text)
     except SyntaxError as error:
@@ -99,7 +158,7 @@ def parse_function(function: Callable[..., Any], lines: list[str]) -> FunctionSo
             "has the file changed since it was imported?"
         ) from None
     body = module.body[0].body if is_indented else module.body  # type: ignore[attr-defined]
-    tree = body[0]
+    tree = body[0] if body else None
     if not isinstance(tree, ast.FunctionDef) or tree.name != code.co_name:
         raise KernelError(
             f"line {first_line} of {code.co_filename} does not define {code.co_name}; "

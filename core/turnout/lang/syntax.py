@@ -52,6 +52,18 @@ def assigned_names(statements: Iterable[ast.AST]) -> set[str]:
     }
 
 
+def names_of_changed_items(statements: Iterable[ast.AST]) -> set[str]:
+    """Names of which the statements assign items, as in ``v[0] = x``."""
+    return {
+        node.value.id
+        for statement in statements
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+    }
+
+
 def last_binding(tree: ast.FunctionDef, name: str) -> ast.AST:
     """The last place in a function that binds `name`, or the function where none does."""
     places = [

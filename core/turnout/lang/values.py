@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -155,6 +156,8 @@ def describe_operand(value: Operand) -> str:
         case Known(constant):
             if is_number(constant):
                 return f"the number {constant!r}"
+            if isinstance(constant, ModuleType):
+                return f"the module {constant.__name__}"
             return f"{type(constant).__name__} {constant!r}"
         case Number():
             return f"a scalar of type {describe(type_of(value))}"
