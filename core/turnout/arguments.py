@@ -113,9 +113,16 @@ def _taken(name: str, spec: ParameterSpec, value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic) or not _is_host_tensor(value):
         return value
     try:
-        return host_array(value)
+        taken = host_array(value)
     except CallError as error:
         raise call_error(name, [f"argument {spec.name!r}: {error}"]) from error
+    # The first version of DLPack cannot say that memory may be written, so NumPy takes it as read
+    # only. Where the library's own conversion gives the same memory, it knows.
+    if not taken.flags.writeable and hasattr(value, "__array__"):
+        converted = np.asarray(value)
+        if is_same_view(converted, taken):
+            return converted
+    return taken
 
 
 def _is_host_tensor(value: Any) -> bool:

@@ -448,7 +448,8 @@ def _for(
         start, stop, step = [lanes[number] for number in bounds]
         values = [lanes[number] for number in initial]
         if not (start.ndim or stop.ndim or step.ndim):
-            for position in range(int(start), int(stop), int(step)):
+            positions = range(int(start), int(stop), int(step)) if step else ()
+            for position in positions:
                 values = body.run(lanes, (np.int64(position), *values))
             lanes.update(zip(numbers, values, strict=True))
             return
@@ -468,12 +469,16 @@ def _for(
 
 
 def _trip_counts(start: Array, stop: Array, step: Array) -> Array:
-    """``len(range(start, stop, step))`` in every lane, in 64 unsigned bits, which it needs."""
+    """``len(range(start, stop, step))`` in every lane, in 64 unsigned bits, which it needs.
+
+    A step of 0 gives 0.
+    """
     upwards = step > 0
     low, high = np.where(upwards, start, stop), np.where(upwards, stop, start)
     distance = high.astype(np.uint64) - low.astype(np.uint64)
     stride = np.where(upwards, step, -step).astype(np.uint64)
-    return np.where(low < high, (distance - np.uint64(1)) // stride + np.uint64(1), np.uint64(0))
+    rounds = (distance - np.uint64(1)) // np.where(step == 0, np.uint64(1), stride) + np.uint64(1)
+    return np.where((low < high) & (step != 0), rounds, np.uint64(0))
 
 
 def _while(

@@ -19,7 +19,7 @@ import pytest
 from fake_plugins import Site
 from hypothesis import given
 from hypothesis import strategies as st
-from language_support import DEVICES
+from language_support import DEVICES, function_from
 
 import turnout as tn
 from turnout import (
@@ -206,6 +206,27 @@ class Tensor:
 def test_dlpack_tensors_are_taken_without_a_copy(device: str) -> None:
     x, out = np.arange(float(N)), np.zeros(N)
     saxpy(2, Tensor(x), Tensor(x), Tensor(out))
+    np.testing.assert_array_equal(out, 3 * x)
+
+
+class OldTensor(Tensor):
+    """An array of a library that knows only the first version of DLPack."""
+
+    def __dlpack__(self, stream: Any = None) -> Any:
+        return self.host.__dlpack__()
+
+
+class ConvertibleTensor(OldTensor):
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.host
+
+
+def test_tensors_of_old_libraries_are_written_where_that_is_known_to_be_right(device: str) -> None:
+    x, out = np.arange(float(N)), np.zeros(N)
+    assert scaled(OldTensor(x), 2).tolist() == (2 * x).tolist()
+    with pytest.raises(CallError, match="argument 'out' is written by the kernel, but is read-on"):
+        saxpy(2, x, x, OldTensor(out))
+    saxpy(2, x, OldTensor(x), ConvertibleTensor(out))
     np.testing.assert_array_equal(out, 3 * x)
 
 
@@ -454,6 +475,19 @@ def test_later_units_report_their_own_lines(device: str) -> None:
     assert f":{line_of(shifted, 'total = total')}:" in str(e.value)
     with pytest.raises(OutOfBoundsError, match=r"index 4 is out of bounds for axis 0 of 'b'"):
         shifted(np.arange(9), b, 0, 5)
+
+
+def test_a_bad_index_in_a_helper_is_reported_at_its_call(device: str) -> None:
+    helper = function_from("@tn.func\ndef k(a, i):\n    return a[i]\n")
+
+    @tn.kernel(debug=True)
+    def calling(a: NDArray[f64, 1], at: Index) -> Scalar:
+        return helper(a, at)
+
+    assert calling(np.ones(2), np.array([1])).tolist() == [1]
+    with pytest.raises(OutOfBoundsError) as caught:
+        calling(np.ones(2), np.array([2]))
+    assert f"{__file__}:{line_of(calling, 'helper(')}: index 2 is out" in str(caught.value)
 
 
 # -- devices with memory of their own --------------------------------------------------------------

@@ -154,7 +154,7 @@ CONSTANTS = {
     "float16": (np.float16(1), "'free' is a float16, a type that kernels do not have"),
     "zero-dimensional array": (np.array(1.0), "'free' is an array from outside of the kernel"),
     "lambda": (lambda x: x, "'free' is nothing that kernels can call; decorate a Python"),
-    "class": (dict, "'free' is a type from outside of the kernel"),
+    "class": (dict, "'free' is nothing that kernels can call; decorate a Python"),
     "numpy function": (np.linalg.norm, "'free' is nothing that kernels can call; decorate"),
 }
 

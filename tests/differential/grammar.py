@@ -621,7 +621,7 @@ class Grammar:
 
     def short_range(self) -> tuple[str, int, int]:
         """A range of at most six numbers, and between which they lie."""
-        match self.pick(("count", "fixed", "down", "steps", "typed", "empty")):
+        match self.pick(("count", "fixed", "down", "steps", "either", "typed", "empty")):
             case "count":
                 return f"range({self.weak_int(1).text} % 4)", 0, 3
             case "fixed":
@@ -630,6 +630,8 @@ class Grammar:
                 return f"range({self.number(2, 5)}, -1, -{self.number(1, 2)})", 0, 5
             case "steps":
                 return f"range(-3, {self.weak_int(1).text} % 7, {self.number(1, 3)})", -3, 6
+            case "either":
+                return f"range(0, 3, {self.weak_int(1).text} % 2 * 2 - 1)", 0, 2
             case "typed":
                 return f"range({self.value(self.pick(INTEGERS), 1)} & 3)", 0, 3
             case _:

@@ -85,13 +85,19 @@ def run(made: tn.Kernel, program: Program, given: Arguments, device: str) -> Arg
 def run_plain(program: Program, given: Arguments) -> Arguments:
     """What plain Python leaves in the outputs."""
     used = copied(given)
+    call_plain(program, used)
+    return written(program, used)
+
+
+def call_plain(program: Program, used: Arguments) -> None:
+    """Run a program in plain Python on exactly these arrays."""
     body = function(program.plain(), plain.NAMESPACE)
+    views = {k: v.view(plain.PlainArray) if np.ndim(v) else v for k, v in used.items()}
     with np.errstate(all="ignore"):
         if program.form == "array":
-            body(**used)
+            body(**views)
         else:
-            _run_samples(body, program, used)
-    return written(program, used)
+            _run_samples(body, program, views)
 
 
 def _run_samples(body: Callable[..., Any], program: Program, used: Arguments) -> None:

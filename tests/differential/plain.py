@@ -1,8 +1,9 @@
 """What the names of a generated kernel mean when it runs as plain Python over NumPy scalars.
 
 Independent of turnout: indexing an array gives NumPy scalars, so Python itself evaluates the kernel
-with NumPy's types. Only what the language defines and NumPy leaves open is written out here: casts
-of floats to integers, signed zeros of minimum and maximum, the width of float functions.
+with NumPy's types. Only what the language defines and NumPy leaves open or refuses is written out
+here: casts of floats to integers, stores of wide integers, signed zeros of minimum and maximum, the
+width of float functions.
 """
 
 from __future__ import annotations
@@ -23,6 +24,15 @@ class _Annotation:
 
     def __getitem__(self, item: object) -> _Annotation:
         return self
+
+
+class PlainArray(np.ndarray[Any, Any]):
+    """An array whose elements keep the low bits of wider integers, as those of kernels do."""
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(value, np.generic):
+            value = value.astype(self.dtype)
+        super().__setitem__(index, value)
 
 
 class _Cast:
@@ -188,7 +198,7 @@ MATH = SimpleNamespace(
     select=_select,
     index=_index,
     dispatch=_dispatch,
-    zeros=lambda shape, dtype: np.zeros(shape, dtype.dtype),
+    zeros=lambda shape, dtype: np.zeros(shape, dtype.dtype).view(PlainArray),
     vector=_vector,
     sum=_sum,
     dot=lambda a, b: _sum(a * b),

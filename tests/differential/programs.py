@@ -229,9 +229,20 @@ def _indented(lines: Sequence[str]) -> list[str]:
     return ["    " + line for line in lines]
 
 
+def _line_range(grammar: Grammar) -> tuple[str, list[str]]:
+    """A range, and the indices of lines that are in range for all its numbers."""
+    if grammar.number(0, 5) < 5:
+        header, positions = grammar.pick(_LINE_LOOPS)
+        return header, list(positions)
+    step = f"{grammar.weak_int(1).text} % 3"
+    if grammar.number(0, 1):
+        return f"range(0, n - 1, {step} + 1)", ["i", "i + 1"]
+    return f"range(n - 1, -1, -({step}) - 1)", ["i", "-1 - i"]
+
+
 def _line_loop(grammar: Grammar) -> list[str]:
-    header, positions = grammar.pick(_LINE_LOOPS)
-    with grammar.nested(line=list(positions)):
+    header, positions = _line_range(grammar)
+    with grammar.nested(line=positions):
         grammar.scope.variables["i"] = Expression("i", "int", 0, LONGEST)
         body = grammar.block(2) if grammar.number(0, 1) else []
         body.append(_stored(grammar, "line"))
@@ -274,10 +285,10 @@ def _reduction(grammar: Grammar) -> list[str]:
     """A scalar carried through a loop, read after it."""
     kind = grammar.pick(STRONG)
     name = grammar.fresh("s")
-    header, positions = grammar.pick(_LINE_LOOPS)
+    header, positions = _line_range(grammar)
     start = grammar.value(kind, 1)
     grammar.scope.variables[name] = Expression(name, kind)
-    with grammar.nested(line=list(positions)):
+    with grammar.nested(line=positions):
         grammar.scope.variables["i"] = Expression("i", "int", 0, LONGEST)
         body = grammar.block(1) if grammar.number(0, 1) else []
         body.append(f"{name} = {grammar.closed(kind, 2)}")

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 import turnout as tn
 from turnout.errors import CallError
 
-from . import plain
 from .grammar import Array, Draw, Features, Grammar, Scope
-from .harness import BACKENDS, assert_same, function, fuzz, kernel, run, run_plain
+from .harness import BACKENDS, assert_same, call_plain, fuzz, kernel, run, run_plain
 from .inputs import LARGE, SMALL, Arguments, arguments, copied, values
 from .kinds import INTEGERS
 from .programs import Parameter, Program, array_programs, sample_programs
@@ -81,8 +80,7 @@ def test_overlapping_arrays_give_what_python_gives_or_are_refused(data: st.DataO
     make = overlapping(data, program, data.draw(arguments(program)))
     memory, used = make()
     note(repr(used))
-    with np.errstate(all="ignore"):
-        function(program.plain(), plain.NAMESPACE)(**used)
+    call_plain(program, used)
     expected = {**used, "memory": memory}
     for loops in ("", "tn.serial"):
         made = kernel(program, loops=loops)

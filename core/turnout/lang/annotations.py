@@ -265,11 +265,11 @@ def _resolved_annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _closure(function: Callable[..., Any]) -> dict[str, Any]:
     """The closure variables of a function that have a value."""
-    values = {}
-    code = getattr(function, "__code__", None)
-    for name, cell in zip(
-        getattr(code, "co_freevars", ()), function.__closure__ or (), strict=True
-    ):
+    values: dict[str, Any] = {}
+    if not inspect.isfunction(function):
+        return values
+    cells = function.__closure__ or ()
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
         with contextlib.suppress(ValueError):  # no value yet
             values[name] = cell.cell_contents
     return values

@@ -38,6 +38,7 @@ class Builder:
     def __init__(self) -> None:
         self._count = 0
         self.block: list[ir.Statement] = []
+        self._outermost = self.block
         self._entry: list[ir.Statement] = []
         self._extents: dict[tuple[str, int], Value] = {}
         self._definitions: dict[int, ir.Statement] = {}
@@ -79,6 +80,11 @@ class Builder:
             yield
         finally:
             self.block = outer
+
+    @property
+    def at_top(self) -> bool:
+        """Whether statements are emitted outside of every loop, branch and sample."""
+        return self.block is self._outermost
 
     def entry(self) -> tuple[ir.Statement, ...]:
         """Statements that belong before all others: lengths of arrays."""
@@ -324,8 +330,11 @@ def _as_constant(value: Any, dtype: DType) -> bool | int | float:
     if dtype.is_bool:
         return bool(value)
     if dtype.is_float:
-        with np.errstate(over="ignore"):
-            return float(dtype.dtype.type(value))
+        try:
+            with np.errstate(over="ignore"):
+                return float(dtype.dtype.type(value))
+        except OverflowError:
+            raise TypingError(f"the Python integer {value} does not fit into {dtype}") from None
     if isinstance(value, float | np.floating):
         return saturated(float(value), dtype)
     return wrapped(int(value), dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
@@ -43,6 +44,8 @@ from .values import (
 POLICIES = ("switch", "predicated", "auto")
 MAXIMUM_UNROLL = 1024
 _MAXIMUM_DEPTH = 64
+_MAXIMUM_LOCAL_BYTES = 2**16  # on the stack of the thread that runs a sample or an iteration
+_MAXIMUM_SHARED_BYTES = 2**30  # allocated once per launch
 
 
 class CallLowering(ExpressionLowering):
@@ -150,7 +153,10 @@ class CallLowering(ExpressionLowering):
         if function is bool:
             return build.truth(scalar)
         if isinstance(scalar, Known):
-            return Known(function(scalar.value))
+            try:
+                return Known(function(scalar.value))
+            except (OverflowError, ValueError) as error:
+                self.fail(node, f"{function.__name__}({scalar.value!r}) has no value: {error}")
         weak: Weak = "int" if function is int else "float"
         return Number(build.cast(scalar.value, strong(weak)), weak)
 
@@ -200,7 +206,9 @@ class CallLowering(ExpressionLowering):
                     "of named parameters",
                 )
         keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-        if len(keywords) < len(node.keywords) or contains(node.args, ast.Starred):
+        if len(keywords) < len(node.keywords) or any(
+            isinstance(argument, ast.Starred) for argument in node.args
+        ):
             self.fail(node, f"{name} takes plain arguments in a kernel, without * and **")
         try:
             given = signature.bind(*node.args, **keywords).arguments
@@ -377,18 +385,26 @@ class CallLowering(ExpressionLowering):
     def math_zeros(self, node: ast.Call) -> ArrayValue:
         arguments = self.named(node, ("shape", "dtype"), required=1)
         shape = self.expression(arguments["shape"])
-        lengths = [shape] if isinstance(shape, Known) and type(shape.value) is int else None
-        lengths = lengths or list(self.items_of(shape, node))
-        for length in lengths:
-            is_length = isinstance(length, Known) and type(length.value) is int
-            if not is_length or length.value < 1:
-                self.fail(node, "the shape of a local array must be constant and positive")
+        is_tuple = isinstance(shape, TupleValue) or isinstance(getattr(shape, "value", 0), tuple)
+        lengths = list(self.items_of(shape, node)) if is_tuple else [shape]
+        if not lengths or not all(
+            isinstance(x, Known) and type(x.value) is int and x.value >= 1 for x in lengths
+        ):
+            self.fail(node, "the shape of a local array must be constant and positive")
         dtype: DType | None = f64
         if "dtype" in arguments:
             spelled = self.expression(arguments["dtype"])
             dtype = as_dtype(spelled.value) if isinstance(spelled, Known) else None
         if dtype is None:
             self.fail(node, "the dtype of a local array must be an element type such as f32")
+        size = dtype.itemsize * math.prod(length.value for length in lengths)
+        limit = _MAXIMUM_SHARED_BYTES if self.builder.at_top else _MAXIMUM_LOCAL_BYTES
+        if size > limit:
+            self.fail(
+                node,
+                f"a local array of {size} bytes is too large here, where {limit} are allowed; "
+                "pass an array argument",
+            )
         name = f"local{self.context.local_count}"
         self.context.local_count += 1
         self.builder.emit(ir.LocalArray(name, dtype, tuple(item.value for item in lengths)))

@@ -13,7 +13,7 @@ from .. import ir
 from ..ir import DType, Value, bool_, f64, i64
 from .annotations import as_dtype
 from .scope import CHOICE, Scope
-from .syntax import construct
+from .syntax import refusal
 from .values import (
     ArrayValue,
     Known,
@@ -44,6 +44,9 @@ BINARY = {
     ast.LShift: ("shift_left", "<<", operator.lshift),
     ast.RShift: ("shift_right", ">>", operator.rshift),
 }
+MAXIMUM_BITS = 1024
+"""How large the Python integers of constant expressions may become."""
+
 _COMPARE = {
     ast.Eq: "equal",
     ast.NotEq: "not_equal",
@@ -60,7 +63,7 @@ class ExpressionLowering(Scope):
     def expression(self, node: ast.expr) -> Any:
         method = getattr(self, f"expression_{type(node).__name__}", None)
         if method is None:
-            self.fail(node, f"{construct(node)} is not part of the kernel language")
+            self.fail(node, refusal(node))
         with self.at(node):
             return method(node)
 
@@ -168,9 +171,15 @@ class ExpressionLowering(Scope):
         self, node: ast.AST, symbol: str, python: Callable[[Any, Any], Any], left: Any, right: Any
     ) -> Known:
         try:
-            return Known(python(left, right))
+            too_large = symbol in ("**", "<<") and right > MAXIMUM_BITS
+            value = None if too_large else python(left, right)
         except (ArithmeticError, TypeError, ValueError) as error:
             self.fail(node, f"{left!r} {symbol} {right!r} has no value: {error}")
+        if too_large or (type(value) is int and value.bit_length() > MAXIMUM_BITS):
+            self.fail(node, f"the value of this {symbol} is too large for a kernel")
+        if not is_number(value):
+            self.fail(node, f"{left!r} {symbol} {right!r} is {value!r}, which kernels do not have")
+        return Known(value)
 
     def compute(
         self,
@@ -373,7 +382,7 @@ class ExpressionLowering(Scope):
         prefix = list(array.prefix)
         for part in parts:
             if isinstance(part, ast.Slice | ast.Starred):
-                self.fail(part, "slices are not part of the kernel language; write a loop")
+                self.fail(part, refusal(part))
             prefix.append(self.index_value(array, len(prefix), part))
         return ArrayValue(array.name, array.dtype, array.extents, tuple(prefix), array.is_writable)
 

@@ -99,9 +99,15 @@ def lower_kernel(kernel: KernelSource, types: Mapping[str, DType | Weak]) -> Low
     KernelError
         Where the source means nothing for these types, with the place in the source.
     """
-    if kernel.signature.form == "sample":
-        return _SampleForm(kernel, types).lower()
-    return _lower_array_form(kernel, types)
+    try:
+        if kernel.signature.form == "sample":
+            return _SampleForm(kernel, types).lower()
+        return _lower_array_form(kernel, types)
+    except RecursionError:
+        raise KernelError(
+            f"kernel {kernel.name} is nested too deeply; split its longest expression into several",
+            kernel.source.location(kernel.source.tree),
+        ) from None
 
 
 def _scalar_parameter(

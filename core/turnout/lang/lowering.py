@@ -29,6 +29,7 @@ from .syntax import (
     contains,
     exits_early,
     names_of_changed_items,
+    refusal,
 )
 from .values import (
     ArrayValue,
@@ -111,7 +112,7 @@ class FunctionLowering(CallLowering):
     def statement(self, node: ast.stmt) -> None:
         method = getattr(self, f"statement_{type(node).__name__}", None)
         if method is None:
-            self.fail(node, f"{construct(node)} is not part of the kernel language")
+            self.fail(node, refusal(node))
         with self.at(node):
             method(node)
 

@@ -153,7 +153,7 @@ def _refusal(value: Any, name: str) -> str:
         return f"{name!r} is an array from outside of the kernel; pass it as an argument"
     if getattr(value, "__turnout_kernel__", False):
         return f"{name!r} is a kernel, which kernels cannot call; make it a turnout.func"
-    if callable(value) and not isinstance(value, type):
+    if callable(value):
         return (
             f"{name!r} is nothing that kernels can call; decorate a Python function with "
             "turnout.func, or use a function of turnout.math"

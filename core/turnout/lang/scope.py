@@ -235,6 +235,8 @@ class Scope:
 
     def convert_to_store(self, value: Scalar, dtype: DType, node: ast.AST, where: str) -> Number:
         """`value` as `dtype` under NumPy's same_kind rule, or an error with the fix."""
+        if isinstance(value, Known) and not is_number(value.value):
+            self.fail(node, f"{where} holds {dtype}, not {self.describe(value)}")
         given = type_of(value)
         allowed = ir.can_store(strong(given), dtype) or (given == "int" and dtype.is_integer)
         if not allowed:

@@ -6,50 +6,67 @@ import ast
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, *_COMPREHENSIONS)
+
+_CONSTRUCTS: dict[str, tuple[str, str]] = {
+    "Lambda": ("a lambda", "write a helper and decorate it with turnout.func"),
+    "FunctionDef": ("a nested function", "define it outside and decorate it with turnout.func"),
+    "AsyncFunctionDef": ("a nested function", ""),
+    "ClassDef": ("a class", ""),
+    "Dict": ("a dict", "use tuples and constant indices"),
+    "Set": ("a set", "use a tuple"),
+    "JoinedStr": ("an f-string", ""),
+    "With": ("with", ""),
+    "AsyncWith": ("with", ""),
+    "AsyncFor": ("async for", ""),
+    "Try": ("try", "kernels raise and catch nothing"),
+    "TryStar": ("try", "kernels raise and catch nothing"),
+    "Raise": ("raise", "kernels raise and catch nothing; check arguments before the call"),
+    "Assert": ("assert", "check arguments before the call"),
+    "Import": ("import", "import at the top of the module"),
+    "ImportFrom": ("import", "import at the top of the module"),
+    "Delete": ("del", ""),
+    "Global": ("global", "results go into arrays or are returned"),
+    "Nonlocal": ("nonlocal", "results go into arrays or are returned"),
+    "Match": ("match", "use if and elif"),
+    "Break": ("break", ""),
+    "Continue": ("continue", ""),
+    "Yield": ("yield", ""),
+    "YieldFrom": ("yield", ""),
+    "Await": ("await", ""),
+    "Slice": ("a slice", "write a loop over its elements"),
+    "Starred": ("a starred expression", "write the items one by one"),
+    "Attribute": ("an attribute", ""),
+    "Call": ("a call", ""),
+    "Name": ("a name", ""),
+}
+
 
 def construct(node: ast.AST) -> str:
     """A construct of Python in words, for messages."""
-    names = {
-        "Lambda": "a lambda",
-        "ListComp": "a comprehension",
-        "SetComp": "a comprehension",
-        "DictComp": "a comprehension",
-        "GeneratorExp": "a generator expression",
-        "Dict": "a dict",
-        "Set": "a set",
-        "JoinedStr": "an f-string",
-        "With": "with",
-        "Try": "try",
-        "Raise": "raise",
-        "Assert": "assert",
-        "FunctionDef": "a nested function",
-        "ClassDef": "a class",
-        "Import": "import",
-        "ImportFrom": "import",
-        "Delete": "del",
-        "Global": "global",
-        "Nonlocal": "nonlocal",
-        "Break": "break",
-        "Continue": "continue",
-        "Match": "match",
-        "Yield": "yield",
-        "Await": "await",
-        "Slice": "a slice",
-        "Starred": "a starred expression",
-        "Name": "a name",
-    }
-    name = type(node).__name__
-    return names.get(name, f"{name.lower()} syntax")
+    if isinstance(node, _COMPREHENSIONS):
+        return "a comprehension"
+    return _CONSTRUCTS.get(type(node).__name__, (f"{type(node).__name__} syntax", ""))[0]
+
+
+def refusal(node: ast.AST) -> str:
+    """Why a construct is refused, and what to write in its place."""
+    hint = _CONSTRUCTS.get(type(node).__name__, ("", ""))[1]
+    if isinstance(node, _COMPREHENSIONS):
+        hint = "write a loop"
+    return f"{construct(node)} is not part of the kernel language{'; ' if hint else ''}{hint}"
 
 
 def assigned_names(statements: Iterable[ast.AST]) -> set[str]:
-    """Names that the statements bind, nested ones included."""
-    return {
-        node.id
-        for statement in statements
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+    """Names that the statements bind, less those that nested functions bind for themselves."""
+    names: set[str] = set()
+    for node in statements:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        if not isinstance(node, _SCOPES):
+            names |= assigned_names(ast.iter_child_nodes(node))
+    return names
 
 
 def names_of_changed_items(statements: Iterable[ast.AST]) -> set[str]:
