@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import os
 import re
 import threading
@@ -87,8 +88,8 @@ class BackendStatus:
 class _Once(Generic[T]):
     """A value that is made at most once, by one thread; also a failure happens only once."""
 
-    def __init__(self, lock: threading.RLock, make: Callable[[], T], what: str) -> None:
-        self._lock, self._make, self._what = lock, make, what
+    def __init__(self, owner: _Installed, make: Callable[[], T], what: str) -> None:
+        self._owner, self._make, self._what = owner, make, what
         self._made: list[T] = []
         self._failure: Unavailable | BackendError | None = None
         self._is_running = False
@@ -96,7 +97,7 @@ class _Once(Generic[T]):
     def __call__(self) -> T:
         if self._made:
             return self._made[0]
-        with self._lock:
+        with self._owner.lock:
             if self._made:
                 return self._made[0]
             if self._failure is not None:
@@ -113,6 +114,9 @@ class _Once(Generic[T]):
                 self._is_running = False
             return self._made[0]
 
+    def forget_other_threads(self) -> None:
+        self._is_running = False
+
 
 def _copy(error: Unavailable | BackendError) -> Unavailable | BackendError:
     """Only the message: a kept traceback would keep the frames and all they refer to alive."""
@@ -127,10 +131,10 @@ class _Installed:
     def __init__(self, entries: Sequence[discovery.Entry]) -> None:
         self.entries = entries
         # One lock per backend, which its own code may take again while it is being loaded.
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         what = f"backend {entries[0].name!r} of {entries[0].owner}"
-        self.backend = _Once(self._lock, lambda: _load(entries), what)
-        self.devices = _Once(self._lock, lambda: loading.list_devices(self.backend()), what)
+        self.backend = _Once(self, lambda: _load(entries), what)
+        self.devices = _Once(self, lambda: loading.list_devices(self.backend()), what)
         self._contexts: dict[int, _Once[DeviceContext]] = {}
 
     def context(self, device: Device) -> DeviceContext:
@@ -140,8 +144,14 @@ class _Installed:
                 _state.add_owner(context)
             return context
 
-        once = _Once(self._lock, make, f"device {device}")
+        once = _Once(self, make, f"device {device}")
         return self._contexts.setdefault(device.index, once)()
+
+    def forget_other_threads(self) -> None:
+        self.lock = threading.RLock()
+        values: list[_Once[Any]] = [self.backend, self.devices, *self._contexts.values()]
+        for once in values:
+            once.forget_other_threads()
 
 
 def _load(entries: Sequence[discovery.Entry]) -> Backend:
@@ -171,10 +181,17 @@ class _State:
         self.default: DeviceContext | None = None
         self.owners: tuple[DeviceContext, ...] = ()
         """Devices whose arrays are not NumPy's: only these can own an argument."""
+        self.has_all_owners = False
+        """Whether every device of every usable backend was made."""
 
     def add_owner(self, context: DeviceContext) -> None:
         with self.lock:
             self.owners += (context,)
+
+    def forget_other_threads(self) -> None:
+        self.lock = threading.Lock()
+        for installed in self.installed.values():
+            installed.forget_other_threads()
 
 
 _state = _State()
@@ -191,6 +208,15 @@ def clear() -> None:
     discovery.clear()
     _state = _State()
     _context.cache_clear()
+
+
+def _after_fork_in_child() -> None:
+    # A thread that loaded a backend when another one forked does not exist in the child.
+    _state.forget_other_threads()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _installed() -> dict[str, _Installed]:
@@ -306,8 +332,8 @@ def devices(backend: str | None = None) -> tuple[Device, ...]:
 def _named(device: str | Device) -> DeviceContext:
     if not isinstance(device, str | Device):
         raise CallError(
-            f"device={device!r} is a {type(device).__name__}; give the name of a backend such as "
-            "'cpu', a device such as 'cuda:1', or one of turnout.devices()"
+            f"device={device!r}, of type {type(device).__name__}, is not allowed; give the name of "
+            "a backend such as 'cpu', a device such as 'cuda:1', or one of turnout.devices()"
         )
     return _context(device)
 
@@ -396,15 +422,24 @@ def set_default_device(device: str | Device | None) -> None:
         _state.default = context
 
 
-def resolve(arguments: Sequence[object], device: str | Device | None = None) -> DeviceContext:
+def resolve(
+    arguments: Sequence[object],
+    device: str | Device | None = None,
+    callee: Callable[..., object] | None = None,
+    are_on_host: bool = False,
+) -> DeviceContext:
     """Find the device of one call.
 
     Parameters
     ----------
     arguments : sequence
-        The arguments of the call. Only devices of backends in use so far can own one.
+        The arguments of the call.
     device : str or Device, optional
         The device that the call names.
+    callee : callable, optional
+        What is called with the arguments; errors then name it and its parameters.
+    are_on_host : bool
+        That all arguments are known to be NumPy arrays and numbers, so that none is asked about.
 
     Returns
     -------
@@ -421,20 +456,23 @@ def resolve(arguments: Sequence[object], device: str | Device | None = None) -> 
         If ``TURNOUT_BACKEND`` is malformed. It is read at the first call that needs a default.
     """
     named = _used.get() if device is None else _named(device)
-    state = _state
-    if state.owners:
-        owner = _owner(arguments, named)
+    if not are_on_host:
+        owner = _owner(arguments, named, callee)
         if owner is not None:
             return owner
-    return named or state.default or _find_default()
+    return named or _state.default or _find_default()
 
 
 def active() -> DeviceContext:
     """Return the device of a call that names none and has no device arrays."""
-    return resolve(())
+    return resolve((), are_on_host=True)
 
 
-def _owner(arguments: Sequence[object], named: DeviceContext | None) -> DeviceContext | None:
+def _owner(
+    arguments: Sequence[object],
+    named: DeviceContext | None,
+    callee: Callable[..., object] | None,
+) -> DeviceContext | None:
     """The one device whose arrays are among the arguments; must be `named` if that is given."""
     foreign = [value for value in arguments if type(value) not in _HOST_TYPES]
     homes = {home for value in foreign if (home := _home(value)) is not None}
@@ -442,29 +480,55 @@ def _owner(arguments: Sequence[object], named: DeviceContext | None) -> DeviceCo
         return None
     if len(homes | {named or next(iter(homes))}) == 1:
         return homes.pop()
+    of_callee = "" if callee is None else f" of {callee.__name__}"
     where = "; ".join(
-        f"argument {position} ({type(value).__name__}) is on {_describe_home(value)}"
-        for position, value in enumerate(arguments)
+        f"argument {name} ({type(value).__name__}) is on {_describe_home(value)}"
+        for name, value in zip(_names(arguments, callee), arguments, strict=True)
         if hasattr(value, "dtype")
     )
     if named is not None:
         raise CallError(
-            f"this call is to run on {named.device}, but has arrays elsewhere: {where}. Move them "
-            f"with turnout.array(x, device={str(named.device)!r}), or run it where they are"
+            f"this call{of_callee} is to run on {named.device}, but has arrays elsewhere: {where}. "
+            f"Move them with turnout.array(x, device={str(named.device)!r}), or run it where they "
+            "are"
         )
     raise CallError(
-        f"the arrays of one call live on several devices: {where}. Move them to one of these with "
-        "turnout.array(x, device=...)"
+        f"the arrays of one call{of_callee} live on several devices: {where}. Move them to one of "
+        "these with turnout.array(x, device=...)"
     )
 
 
+def _names(arguments: Sequence[object], callee: Callable[..., object] | None) -> list[str]:
+    """What messages call the arguments: parameters where these are known, else positions."""
+    if callee is None:
+        return [str(position) for position in range(len(arguments))]
+    return [repr(name) for name in inspect.signature(callee).parameters]
+
+
 def _home(value: object) -> DeviceContext | None:
-    for context in _state.owners:
+    """The device that owns a value; every usable backend is asked before the answer is None."""
+    state = _state
+    for context in state.owners:
         if context.memory.owns(value):
             return context
-    if hasattr(value, "dtype") and _make_siblings():
-        return _home(value)
-    return None
+    if state.has_all_owners or not _may_live_on_a_device(value):
+        return None
+    for device in devices():
+        # A device that does not work owns nothing; whoever asks for it gets the reason.
+        with suppress(Unavailable, BackendError):
+            _context(str(device))
+    state.has_all_owners = True
+    return _home(value)
+
+
+def _may_live_on_a_device(value: object) -> bool:
+    """Whether to load drivers in order to learn whose array a value is."""
+    if isinstance(value, np.ndarray | np.generic) or _is_cpu_tensor(value):
+        return False
+    if hasattr(value, "__dlpack_device__") or hasattr(value, "__cuda_array_interface__"):
+        return True
+    # What NumPy takes as it is, a data frame for example, is host data.
+    return hasattr(value, "dtype") and hasattr(value, "shape") and not hasattr(value, "__array__")
 
 
 def _describe_home(value: object) -> str:
@@ -472,18 +536,7 @@ def _describe_home(value: object) -> str:
     if home is not None:
         return str(home.device)
     is_on_host = isinstance(value, np.ndarray | np.generic) or _is_cpu_tensor(value)
-    return "the host" if is_on_host else "no device in use"
-
-
-def _make_siblings() -> bool:
-    """Make the other devices of the backends in use; whether an array may be on a new one."""
-    before = _state.owners
-    for name in {context.backend.name for context in before}:
-        for device in devices(name):
-            # A device that does not work owns nothing; whoever asks for it gets the reason.
-            with suppress(Unavailable, BackendError):
-                _context(str(device))
-    return _state.owners != before
+    return "the host" if is_on_host else "no device that can be used"
 
 
 def _find_default() -> DeviceContext:

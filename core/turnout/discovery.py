@@ -111,6 +111,16 @@ def installed() -> Installed:
     return found
 
 
+def _after_fork_in_child() -> None:
+    # A thread that scanned when another one forked does not exist in the child, its lock does.
+    global _scan_lock
+    _scan_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 def clear() -> None:
     """Forget the scan; the next use reads the metadata and ``TURNOUT_BLOCK`` again."""
     global _installed

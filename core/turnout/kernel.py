@@ -112,8 +112,8 @@ class Kernel:
         values: Sequence[Any] = args
         if keywords or len(args) != self._bind.count:
             values = self._bind(args, keywords)
-        values = as_arguments(self.__name__, self.signature.parameters, values)
-        context = resolve(values, device)
+        given, values = values, as_arguments(self.__name__, self.signature.parameters, values)
+        context = resolve(values, device, self, are_on_host=values is given)
         key = (context, *type_key(values))
         executable = self._executables.get(key)
         if executable is None:

@@ -130,6 +130,9 @@ def _clip(x: Any, low: Any, high: Any) -> Any:
 
 
 def _index(x: Any, n: int) -> Any:
+    if np.asarray(x).dtype.kind in "iub":
+        wide = np.uint64 if np.asarray(x).dtype.kind == "u" else np.int64
+        return np.clip(np.asarray(x, wide), 0, max(n - 1, 0)).astype(np.int64)[()]
     truncated = np.trunc(np.nan_to_num(np.asarray(x, np.float64), nan=0.0, posinf=n, neginf=0))
     return np.clip(truncated, 0, n - 1).astype(np.int64)[()]
 

@@ -5,6 +5,9 @@ geometry of its arguments, asks each ``is_compatible``, and looks the decision u
 generated as source text with the prototype's own parameters, because a decided call must cost a few
 hundred nanoseconds. Everything else happens in :meth:`PerformanceDispatcher._call_undecided`, which
 leaves trials and decisions to :mod:`turnout.tuning`.
+
+Pickles name an operation where any reader can import it, and hold its definition otherwise (end of
+this module).
 """
 
 from __future__ import annotations
@@ -12,11 +15,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 import reprlib
 import threading
 import time
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
@@ -24,11 +29,13 @@ from . import implementations as outside
 from .discovery import Entry, describe
 from .errors import CallError, KernelError
 from .geometry import leaves
+from .pickling import MADE_KEPT, named
 from .signatures import (
     check_accepts_arguments,
     check_parameters,
     generate_call,
     generate_geometry,
+    generate_prototype,
     is_accepted,
 )
 from .tuning import Candidate, Case, Clock, Decision, Timer, TrialPlan, Tuner, median
@@ -40,9 +47,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Implementation(Candidate):
-    """A registered implementation; `is_compatible` is None when it takes any arguments."""
+    """A registered implementation.
+
+    Attributes
+    ----------
+    is_compatible : callable or None
+        None when it takes any arguments.
+    is_installed : bool
+        Whether the entry point of an installed distribution registered it.
+    """
 
     is_compatible: Callable[..., object] | None = None
+    is_installed: bool = False
 
 
 @overload
@@ -141,7 +157,7 @@ class PerformanceDispatcher(Generic[P, R]):
     """An operation with several implementations; made by :func:`perf_dispatch`.
 
     It has the prototype's name, signature and documentation, works as a method when defined in a
-    class, is pickled by name, and may be called from any number of threads.
+    class, can be pickled, and may be called from any number of threads.
     """
 
     __name__: str
@@ -150,7 +166,12 @@ class PerformanceDispatcher(Generic[P, R]):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PerformanceDispatcher[P, R]:
         # A class of its own for each operation, because Python looks `__call__` up in the class.
-        return super().__new__(type(cls.__name__, (cls,), {"__module__": cls.__module__}))
+        self: Any = super().__new__(type(cls.__name__, (cls,), {"__module__": cls.__module__}))
+        self._token = ""  # what its pickles call it, once there are any
+        self._is_unpickled = False
+        self._registration = threading.Lock()
+        _operations.add(self)
+        return self  # type: ignore[no-any-return]
 
     def __init__(
         self,
@@ -169,9 +190,11 @@ class PerformanceDispatcher(Generic[P, R]):
             )
         functools.update_wrapper(self, prototype)
         self.__signature__ = inspect.signature(prototype)
+        self._get_geometry_hash = get_geometry_hash
         self._timer = timer
         self._clock = clock
         self._plan = plan
+        self._max_geometries = max_geometries
         self._tuner: Tuner[Implementation] = Tuner(plan, self._report, clock, max_geometries)
         if get_geometry_hash is None:
             get_geometry_hash = generate_geometry(self.__signature__)
@@ -186,7 +209,6 @@ class PerformanceDispatcher(Generic[P, R]):
         self._preparation = threading.Condition()
         self._loaded: set[Entry] = set()
         self._just_loaded: list[Implementation] = []
-        self._registration = threading.Lock()
         self._generate_call()
 
     if TYPE_CHECKING:
@@ -196,8 +218,17 @@ class PerformanceDispatcher(Generic[P, R]):
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
-    def __reduce__(self) -> str:
-        return self.__qualname__  # pickled and copied by reference, like a function
+    def __copy__(self) -> PerformanceDispatcher[P, R]:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> PerformanceDispatcher[P, R]:
+        return self
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return _reduced(self)
+
+    def __setstate__(self, state: Any) -> None:
+        _restore(self, state)
 
     def __repr__(self) -> str:
         return f"<{self._label}: {list(self.implementations)}>"
@@ -261,7 +292,10 @@ class PerformanceDispatcher(Generic[P, R]):
                     f"{self._label}: register takes a kernel or a plain function, not {function!r}"
                 )
             implementation = Implementation(
-                self._checked_name(function, name), function, is_compatible
+                self._checked_name(function, name),
+                function,
+                is_compatible,
+                is_installed=threading.get_ident() == self._preparing_thread,
             )
             where = f"{self._label}: the implementation {implementation.name!r}"
             check_parameters(where, function, self.__signature__)
@@ -319,7 +353,10 @@ class PerformanceDispatcher(Generic[P, R]):
                     "is registered already: give this one another name with register(name=...)"
                 )
             self._generate_call()
-        if threading.get_ident() == self._preparing_thread:
+            if not implementation.is_installed:
+                # It is another operation than the one in the pickles so far.
+                self._token, self._is_unpickled = "", False
+        if implementation.is_installed:
             self._just_loaded.append(implementation)
         if is_debugging:
             self._print(f"registered {implementation.name!r}")
@@ -472,6 +509,11 @@ class PerformanceDispatcher(Generic[P, R]):
             ]
         return []
 
+    def _forget_other_threads(self) -> None:
+        self._registration = threading.Lock()
+        self._preparation = threading.Condition()
+        self._preparing_thread = None
+
     def _report(self, decision: Decision) -> None:
         if not self._is_debugging:
             return
@@ -488,3 +530,160 @@ class PerformanceDispatcher(Generic[P, R]):
     def _warn(self, text: str) -> None:
         # Five levels up is the caller of the operation.
         warnings.warn(f"{self._label}: {text}", RuntimeWarning, stacklevel=5)
+
+
+# -- forks and pickles -----------------------------------------------------------------------------
+
+
+_operations: weakref.WeakSet[PerformanceDispatcher[..., Any]] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # The threads that held a lock, or were preparing an operation, do not exist in the child.
+    for operation in _operations:
+        operation._forget_other_threads()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Definition:
+    """What an operation is made of; decisions, samples and annotations are no part of it."""
+
+    name: str
+    qualname: str
+    module: str
+    doc: str | None
+    signature: inspect.Signature
+    get_geometry_hash: Callable[..., Hashable] | None
+    plan: TrialPlan
+    max_geometries: int
+    timer: Timer | None
+    clock: Clock
+    implementations: tuple[Implementation, ...]
+
+
+_pickled: weakref.WeakValueDictionary[str, PerformanceDispatcher[..., Any]] = (
+    weakref.WeakValueDictionary()
+)
+"""By token the operations of this process that were pickled here."""
+
+
+def _reduced(operation: PerformanceDispatcher[..., Any]) -> str | tuple[Any, ...]:
+    """What ``__reduce__`` returns.
+
+    The definition is the state, not an argument, because its functions may refer to the operation.
+    """
+    module, qualname = operation.__module__, operation.__qualname__
+    is_found = named(module, qualname) is operation
+    if is_found and module != "__main__":
+        return qualname
+    with operation._registration:
+        if not operation._token:
+            operation._token = os.urandom(16).hex()
+            _pickled[operation._token] = operation
+        definition = _definition(operation)
+    if is_found:
+        arguments = (module, qualname, operation._token, _if_functions_travel(True))
+        return _found_or_empty, arguments, _if_functions_travel(definition)
+    return _found_or_empty, (module, qualname, operation._token, True), definition
+
+
+def _definition(operation: PerformanceDispatcher[..., Any]) -> _Definition:
+    signature = operation.__signature__
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return _Definition(
+        operation.__name__,
+        operation.__qualname__,
+        operation.__module__,
+        operation.__doc__,
+        inspect.Signature(bare),
+        operation._get_geometry_hash,
+        operation._plan,
+        operation._max_geometries,
+        operation._timer,
+        operation._clock,
+        # The reader loads what is installed there.
+        tuple(each for each in operation._tuner.candidates if not each.is_installed),
+    )
+
+
+class _Named:
+    """Stands in pickles for the content of a method made by `_if_functions_travel`."""
+
+    content = None
+
+
+def _if_functions_travel(value: object) -> types.MethodType:
+    """Return a method that gives `value`, for pickles that can hold any function.
+
+    `pickle` writes a method as its object and its name, and reads ``_Named().content``: None.
+    Libraries that pickle any function write it as its object and its function, with `value` inside.
+    """
+
+    def content(self: _Named) -> object:
+        return value
+
+    return types.MethodType(content, _Named())
+
+
+def _found_or_empty(
+    module: str, qualname: str, token: str, has_definition: object
+) -> PerformanceDispatcher[..., Any]:
+    """Find the operation of a pickle, or make an empty one, which `_restore` fills."""
+    if has_definition:
+        return _pickled.get(token) or _empty(token)
+    found = named(module, qualname)
+    if not isinstance(found, PerformanceDispatcher):
+        raise KernelError(
+            f"the operation {qualname!r} was pickled by its name in {module}, and there is no such "
+            "operation here: define it in a module that both programs import, or pickle it with "
+            "a library that pickles functions, such as cloudpickle"
+        )
+    return found
+
+
+@functools.lru_cache(maxsize=MADE_KEPT)
+def _empty(token: str) -> PerformanceDispatcher[..., Any]:
+    operation: PerformanceDispatcher[..., Any] = PerformanceDispatcher.__new__(
+        PerformanceDispatcher
+    )
+    operation._token, operation._is_unpickled = token, True
+    return operation
+
+
+def _restore(operation: PerformanceDispatcher[..., Any], state: Any) -> None:
+    """Fill an operation made from a pickle; one that was filled before takes the new functions.
+
+    So a process measures once, while functions always see the values that they were pickled with.
+    """
+    if state is None:
+        return  # it was found by name
+    definition = state() if isinstance(state, types.MethodType) else state
+    with operation._registration:
+        if not operation._is_unpickled:
+            return
+        if hasattr(operation, "_tuner"):
+            operation._tuner.renew(definition.implementations)
+            operation._timer = definition.timer
+            if definition.get_geometry_hash is not None:
+                operation._get_geometry_hash = definition.get_geometry_hash
+                operation._get_geometry = definition.get_geometry_hash
+        else:
+            prototype = generate_prototype(definition.signature)
+            prototype.__name__, prototype.__qualname__ = definition.name, definition.qualname
+            prototype.__module__, prototype.__doc__ = definition.module, definition.doc
+            PerformanceDispatcher.__init__(
+                operation,
+                prototype,
+                definition.get_geometry_hash,
+                definition.plan,
+                definition.max_geometries,
+                definition.timer,
+                definition.clock,
+            )
+            for implementation in definition.implementations:
+                operation._tuner.add(implementation)
+        operation._generate_call()

@@ -26,11 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from .ir import DType
 from .lang import Func, Signature, parse_function
 from .lang.names import FreeNames
 
-_MADE_KEPT = 256
+MADE_KEPT = 256
 """Objects made from pickles that are kept, so that a worker compiles them once."""
 
 
@@ -198,12 +197,12 @@ def reduced(
         Makes such an object of a definition; a function of a module, since it is pickled too.
     """
     module, qualname = decorated.__module__, decorated.__qualname__
-    if module != "__main__" and _named(module, qualname) is decorated:
+    if module != "__main__" and named(module, qualname) is decorated:
         return str(qualname)
     return _found_or_made, (make, definition())
 
 
-def _named(module: str, qualname: str) -> Any:
+def named(module: str, qualname: str) -> Any:
     """What a module offers under a name, or None."""
     found: Any = sys.modules.get(module)
     for name in qualname.split("."):
@@ -212,19 +211,19 @@ def _named(module: str, qualname: str) -> Any:
 
 
 def _found_or_made(make: Callable[[Definition], Any], definition: Definition) -> Any:
-    found = _named(definition.module, definition.qualname)
+    found = named(definition.module, definition.qualname)
     own = func_definition(found) if isinstance(found, Func) else getattr(found, "definition", None)
     if isinstance(own, Definition) and own.digest == definition.digest:
         return found
     return _made(make, definition)
 
 
-@functools.lru_cache(maxsize=_MADE_KEPT)
+@functools.lru_cache(maxsize=MADE_KEPT)
 def _made(make: Callable[[Definition], Any], definition: Definition) -> Any:
     return make(definition)
 
 
-# -- helpers, and the element types they and kernels refer to --------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------
 
 
 def func_definition(func: Func) -> Definition:
@@ -240,10 +239,4 @@ def _reduce_func(func: Func) -> str | tuple[Any, ...]:
     return reduced(func, lambda: func_definition(func), _make_func)
 
 
-def _reduce_dtype(dtype: DType) -> str:
-    # By name: there is one object per element type, and it is compared by identity.
-    return dtype.name
-
-
 copyreg.pickle(Func, _reduce_func)
-copyreg.pickle(DType, _reduce_dtype)

@@ -190,9 +190,7 @@ def generate_call(
         f"$dict({', '.join(keywords)}))",
     ]
     call = _execute("\n".join(lines), "call", names)
-    defaults = [p for p in parameters if p.default is not Parameter.empty]
-    call.__defaults__ = tuple(p.default for p in defaults if p.kind in _POSITIONAL)
-    call.__kwdefaults__ = {p.name: p.default for p in defaults if p.kind not in _POSITIONAL}
+    _set_defaults(call, parameters)
     return call
 
 
@@ -205,6 +203,14 @@ def generate_geometry(prototype: inspect.Signature) -> Callable[..., Hashable]:
     described = " ".join(f"$describe({p.name})," for p in parameters)
     source = f"def $geometry{_declaration(parameters)}: return ({described})"
     return _execute(source, "geometry", {"describe": describe})
+
+
+def generate_prototype(signature: inspect.Signature) -> FunctionType:
+    """Generate an empty function with the parameters and defaults of `signature`."""
+    parameters = list(signature.parameters.values())
+    prototype = _execute(f"def $prototype{_declaration(parameters)}: ...", "prototype", {})
+    _set_defaults(prototype, parameters)
+    return prototype
 
 
 def _execute(source: str, function: str, names: Mapping[str, Any]) -> FunctionType:
@@ -225,3 +231,9 @@ def _declaration(parameters: Sequence[Parameter]) -> str:
         for p in parameters
     ]
     return str(inspect.Signature(bare))
+
+
+def _set_defaults(function: FunctionType, parameters: Sequence[Parameter]) -> None:
+    defaults = [p for p in parameters if p.default is not Parameter.empty]
+    function.__defaults__ = tuple(p.default for p in defaults if p.kind in _POSITIONAL)
+    function.__kwdefaults__ = {p.name: p.default for p in defaults if p.kind not in _POSITIONAL}

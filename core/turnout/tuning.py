@@ -275,6 +275,18 @@ class Tuner(Generic[C]):
             for record in self._records.values():
                 record.forget(candidates)
 
+    def renew(self, candidates: Sequence[C]) -> None:
+        """Put candidates in the places of those of the same names; what was measured stays."""
+        renewed = {candidate.name: candidate for candidate in candidates}
+        with self._lock:
+            self.candidates = tuple(renewed.get(c.name, c) for c in self.candidates)
+            for record in self._records.values():
+                if record.incumbent is not None:
+                    record.incumbent = renewed.get(record.incumbent.name, record.incumbent)
+            for key, old in self.decided.items():
+                candidate = renewed.get(old.candidate.name, old.candidate)
+                self.decided[key] = Decided(candidate, old.decision, old.expires, old.calls)
+
     def reset(self) -> None:
         """Forget all decisions and samples; the candidates stay."""
         with self._lock:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import pickle
+import signal
 import sys
 import threading
 import warnings
@@ -97,8 +99,12 @@ def test_malformed_spelling(site: Site, spelling: str) -> None:
 
 
 def test_device_of_another_type(site: Site) -> None:
-    with pytest.raises(CallError, match=r"device=\['host'\] is a list; give the name of a backend"):
-        tn.resolve((), ["host"])  # type: ignore[arg-type]
+    with pytest.raises(CallError) as caught:
+        tn.resolve((), 3)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "device=3, of type int, is not allowed; give the name of a backend such as 'cpu', a device "
+        "such as 'cuda:1', or one of turnout.devices()"
+    )
 
 
 def test_missing_index_lists_the_devices() -> None:
@@ -315,10 +321,80 @@ def test_array_of_a_second_device_that_was_not_used_before(site: Site) -> None:
     assert name_of(tn.resolve((first,))) == "gpu:0"
 
 
+def test_array_of_a_backend_that_was_not_used_before(site: Site) -> None:
+    x = tn.array([1.0, 2.0], device="gpu:1")
+    tn.clear()
+    assert name_of(tn.resolve((np.zeros(2), x))) == "gpu:1"
+    tn.clear()
+    np.testing.assert_array_equal(tn.to_numpy(x), [1, 2])
+    tn.clear()
+    with pytest.raises(CallError, match=r"argument 0 \(Array\) is on gpu:1"):
+        tn.resolve((x,), "host")
+
+
+@pytest.mark.parametrize(
+    "attribute", [{"__cuda_array_interface__": {}}, {"__dlpack_device__": lambda self: (2, 0)}, {}]
+)
+def test_arrays_of_other_libraries_are_shown_to_all_backends_once(
+    site: Site, attribute: dict[str, Any]
+) -> None:
+    foreign = type("Foreign", (), {"dtype": "f8", "shape": (1,), **attribute})()
+    asking = backend_source("asked", own_arrays=True).replace(
+        "return isinstance(value, Array) and", "return asked.append(type(value).__name__) or"
+    )
+    site.install_backend("asked", "asked = []\n" + asking.replace(" value.device ==", " 1 =="))
+    for _ in range(3):
+        assert name_of(tn.resolve((1.0, foreign), "host")) == "host:0"
+    module: Any = sys.modules["dist_asked_module"]
+    # The first is the core's question whether the device is the host's.
+    assert module.asked == ["ndarray", "Foreign", "Foreign", "Foreign"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.ma.masked_array([1.0]),
+        [1.0],
+        "text",
+        None,
+        type("Frame", (), {"dtype": "f8", "shape": (1,), "__array__": lambda self: np.zeros(1)})(),
+    ],
+)
+def test_host_data_loads_no_backend(site: Site, value: object) -> None:
+    tn.set_default_device("host")
+    assert name_of(tn.resolve((np.zeros(1), value))) == "host:0"
+    assert name_of(tn.resolve((Tensor(np.zeros(1)),))) == "host:0"
+    assert "dist_gpu_module" not in sys.modules
+
+
+def test_a_backend_that_does_not_work_owns_nothing(site: Site) -> None:
+    site.install_backend("broken", "raise OSError('gone')")
+    x = tn.array([1.0], device="gpu")
+    tn.clear()
+    assert name_of(tn.resolve((x,))) == "gpu:0"
+    with pytest.raises(BackendError, match="OSError: gone"):
+        tn.resolve((), "broken")
+
+
+def test_errors_name_the_callee_and_its_parameters(site: Site) -> None:
+    def solve(a: Any, b: Any) -> None: ...
+
+    x, y = tn.array([1.0], device="gpu:0"), tn.array([2.0], device="gpu:1")
+    with pytest.raises(CallError) as caught:
+        tn.resolve((x, y), None, solve)
+    assert str(caught.value) == (
+        "the arrays of one call of solve live on several devices: argument 'a' (Array) is on "
+        "gpu:0; argument 'b' (Array) is on gpu:1. Move them to one of these with "
+        "turnout.array(x, device=...)"
+    )
+    with pytest.raises(CallError, match="^this call of solve is to run on host:0, but has arrays"):
+        tn.resolve((x, 1.0), "host", solve)
+
+
 def test_array_of_no_device_in_use_is_named(site: Site) -> None:
     x = tn.array([1.0], device="gpu")
     stranger = type(x)(None, np.ones(1))
-    with pytest.raises(CallError, match=r"argument 1 \(Array\) is on no device in use"):
+    with pytest.raises(CallError, match=r"argument 1 \(Array\) is on no device that can be used"):
         tn.resolve((x, stranger), "host")
     assert name_of(tn.resolve((stranger,), "host")) == "host:0"
 
@@ -333,6 +409,34 @@ def test_broken_second_device_harms_no_call(site: Site) -> None:
     assert name_of(tn.resolve((x, stranger))) == "half:0"
     with pytest.raises(BackendError, match="turnout_memory raised ZeroDivisionError"):
         tn.resolve((), "half:1")
+
+
+SLOW_DEVICES = """
+import threading
+is_asked, may_answer = threading.Event(), threading.Event()
+""" + backend_source("slow").replace(
+    "    return [", "    is_asked.set()\n    assert may_answer.wait(60)\n    return ["
+)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_forked_while_another_thread_loads_a_backend_loads_it_itself(site: Site) -> None:
+    site.install_backend("slow", SLOW_DEVICES)
+    loading = threading.Thread(target=lambda: tn.devices("slow"))
+    module: Any = importlib.import_module("dist_slow_module")
+    loading.start()
+    assert module.is_asked.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # what hangs is killed
+        module.may_answer = threading.Event()
+        module.may_answer.set()
+        os._exit(0 if name_of(tn.resolve((), "slow")) == "slow:0" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    module.may_answer.set()
+    loading.join()
+    assert name_of(tn.resolve((), "slow")) == "slow:0"
 
 
 def test_timer_for_mixed_arguments(site: Site) -> None:

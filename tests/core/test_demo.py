@@ -275,6 +275,18 @@ def test_a_forced_implementation_is_chosen_without_a_race(monkeypatch: pytest.Mo
     assert row.split() == ["tiled", "chosen", "forced", "by", "the", "environment"]
 
 
+def test_what_the_environment_makes_operations_print_is_no_part_of_the_facts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TURNOUT_PERFDISPATCH_FORCE", "?")
+    monkeypatch.setenv("TURNOUT_PERFDISPATCH_PRINT_DEBUG", "1")
+    printed = "perf_dispatch 'nearest_neighbours': registered 'numpy_chords'"
+    as_facts = run("--json", "--quick", "--airports", "20")
+    assert json.loads(as_facts.stdout)
+    assert printed in as_facts.stderr
+    assert printed in run("--quick", "--airports", "20").stdout
+
+
 def test_the_last_lines_are_a_program_that_works() -> None:
     output = run("--quick", "--airports", "20").stdout
     program = textwrap.dedent(

@@ -432,7 +432,7 @@ def test_devices_that_are_not_there_are_refused() -> None:
         drag(*arguments, device="cup")
     with pytest.raises(Unavailable, match="backend 'reference' has no device 7"):
         drag(*arguments, device="reference:7")
-    assert "device=3 is a int" in refused(drag, *arguments, device=3)
+    assert "device=3, of type int, is not allowed" in refused(drag, *arguments, device=3)
     assert "device 'CPU!' is malformed" in refused(drag, *arguments, device="CPU!")
 
 

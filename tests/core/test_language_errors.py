@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import random
 
 import numpy as np
@@ -259,7 +260,7 @@ class Mutation(ast.NodeTransformer):
         nodes = [node for node in body if isinstance(node, ast.expr | ast.stmt)]
         self.target = generator.choice(nodes)
         kind = ast.expr if isinstance(self.target, ast.expr) else ast.stmt
-        self.other = generator.choice([n for n in nodes if isinstance(n, kind)])
+        self.other = copy.deepcopy(generator.choice([n for n in nodes if isinstance(n, kind)]))
 
     def visit(self, node):
         return self.other if node is self.target else self.generic_visit(node)

@@ -293,6 +293,19 @@ def test_a_helper_that_does_not_always_give_a_value():
     assert error.location.line == 6
 
 
+def test_a_helper_may_return_arrays_on_one_path_and_not_on_two():
+    text = (
+        "@tn.func\ndef first_row(a):\n    return a[0]\n"
+        "@tn.func\ndef some_row(a, n):\n    if n > 0:\n        return a[n]\n    return a[0]\n"
+        "def k(a: NDArray[f64, 2], n: Param):\n    a[0, 0] = {}[1]\n"
+    )
+    kernel, a = tn.kernel(function_from(text.format("first_row(a)"))), np.arange(4.0).reshape(2, 2)
+    kernel(a, 1, device="reference")
+    assert a[0, 0] == 1
+    error = kernel_error(function_from(text.format("some_row(a, n)")), a, 1)
+    assert "some_row returns different things on its paths" in str(error)
+
+
 # -- memory and state ------------------------------------------------------------------------------
 
 

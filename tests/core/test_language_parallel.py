@@ -17,7 +17,7 @@ from language_support import (
 import turnout as tn
 import turnout.math as tm
 from turnout import NDArray, Param, f32, f64, i64, u8
-from turnout.ir import Compute, Run, Scratch, statements
+from turnout.ir import Compute, Run, Scratch, format_unit, statements
 
 Floats = NDArray[f64, 1]
 Floats2 = NDArray[f64, 2]
@@ -430,7 +430,27 @@ def test_updates_of_private_elements_are_plain(device):
             b[i] += t[0]
 
     kernel = assert_like_python(k, np.arange(5.0), np.ones(5), device=device)
-    assert "atomic" not in tn.ir.format_unit(lowered(kernel).plan.units[0])
+    assert "atomic" not in format_unit(lowered(kernel).plan.units[0])
+
+
+def test_local_arrays_are_updated_atomically_only_where_iterations_share_them(device):
+    def k(a: Integers, out: Integers, b: Floats):
+        shared = tm.zeros(6, i64)
+        for i in tn.parallel(range(len(a))):
+            shared[a[i]] += 1
+            own = tm.zeros(3)
+            own[i % 3] += 3
+            own[i % 3] /= 2
+            for j in tn.parallel(range(4)):
+                own[0] += j
+            b[i] = own[0] + own[1] + own[2]
+        for i in range(6):
+            out[i] = shared[i]
+
+    a = np.arange(50) % 6
+    kernel = assert_like_python(k, a, np.zeros(6, np.int64), np.zeros(50), device=device)
+    text = format_unit(lowered(kernel).plan.units[0])
+    assert text.count("atomic") == 2
 
 
 def test_serial_forbids_parallel(device):
@@ -579,18 +599,49 @@ def test_a_while_loop_at_the_top(device):
     assert told[11] == (False, early)
 
 
-def test_loops_in_branches_run_in_order(device):
-    def k(a: Floats, n: Param):
+def test_loops_in_branches_on_arguments_run_in_parallel(device):
+    def k(a: Floats, b: Floats2, n: Param):
         if n > 2:
+            half = n * 0.5
             for i in range(len(a)):
-                a[i] = n
+                a[i] = half
+            b[0, 0] = n
+            if n > 4:
+                for i in range(b.shape[0]):
+                    for j in range(b.shape[1]):
+                        b[i, j] += a[j]
+            else:
+                b[0, 1] = -1
         else:
-            for i in range(len(a)):
+            for i in range(len(a) - 1, 0, -2):
                 a[i] = -n
+        if n == 3:
+            return
+        for i in range(len(a)):
+            a[i] += 1
 
-    for n in (1, 5):
-        kernel = assert_like_python(k, np.zeros(4), n, device=device)
+    for n in (1, 3, 4, 5):
+        kernel = assert_like_python(k, np.zeros(4), np.ones((3, 4)), n, device=device)
+    assert all(is_parallel for is_parallel, _ in notes(kernel).values())
+    assert axes(kernel) == [1, 0, 2, 0, 1, 1]
+
+
+def test_loops_in_branches_on_contents_run_in_order(device):
+    def k(a: Floats, b: Floats):
+        if b[0] > 2:
+            for i in range(len(a)):
+                a[i] = b[i]
+        total = 0.0
+        if len(a) > 2:
+            for i in range(len(a)):
+                total += a[i]
+        b[1] = total
+
+    for first in (1.0, 5.0):
+        b = np.full(4, first)
+        kernel = assert_like_python(k, np.arange(4.0), b, device=device)
     assert notes(kernel)[3] == (False, "it is inside of a branch")
+    assert notes(kernel)[7] == (False, "it is inside of a branch")
 
 
 def test_a_kernel_without_loops_or_statements(device):
@@ -648,6 +699,29 @@ def test_an_error_of_a_declared_loop_in_a_helper_points_at_its_call():
     error = kernel_error(k, np.zeros(4))
     assert "declared tn.parallel, but 'total' is carried" in str(error)
     assert error.location.text.strip() == "a[0] = total_of(a)"
+
+
+def test_parameters_may_have_the_names_of_generated_arrays(device):
+    def k(local0: Floats, passed0: Floats, local1: Floats):
+        t = tm.zeros(3)
+        x = local0[0]
+        for i in range(3):
+            t[i] = x + i
+        for i in range(3):
+            passed0[i] = t[i]
+            u = tm.zeros(2)
+            u[0] += local1[i]
+            local1[i] = u[0] * 2
+
+    assert_like_python(k, np.ones(3), np.zeros(3), np.arange(3.0), device=device)
+
+    @tn.kernel
+    def sample(returned0: tn.Scalar) -> tn.Scalar:
+        local0 = tm.zeros(2)
+        local0[1] = returned0
+        return local0[1] + 1
+
+    assert_same(sample(np.ones(2), device=device), np.full(2, 2.0))
 
 
 # -- aliasing --------------------------------------------------------------------------------------

@@ -94,6 +94,29 @@ def test_the_right_side_is_evaluated_before_the_index_of_the_target(device):
     assert_like_python(k, integers(1, 2, 3, 4), integers(0, 5, 0, 0), device=device)
 
 
+def test_augmented_assignments_evaluate_in_the_order_of_python(device):
+    @tn.func
+    def counted(a, i):
+        a[i] += 100
+        return a
+
+    @tn.func
+    def changed(a):
+        a[0] = 50
+        return 1
+
+    def k(a: Floats, b: Floats2):
+        counted(a, 1)[0] += 1
+        a[0] += changed(a)
+        counted(a, 2)[2] = changed(a) + a[2]
+        x = 2
+        x += (x := 5) * x
+        a[3] = x
+        counted(b[1], 0)[1] *= changed(b[0])
+
+    assert_like_python(k, np.arange(4.0), np.arange(6.0).reshape(2, 3), device=device)
+
+
 def test_annotations_of_locals_convert_like_stores(device):
     @tn.kernel
     def k(a: Integers, b: NDArray[f32, 1]):

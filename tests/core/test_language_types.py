@@ -356,8 +356,8 @@ def test_a_float_is_not_stored_into_integers_silently():
 @pytest.mark.parametrize("name", ["sqrt", "exp", "floor", "abs", "sign", "isnan", "hypot", "atan2"])
 def test_types_of_math_functions_are_those_of_turnout_math(name, dtype):
     """Outside of kernels the functions evaluate with NumPy; inside they give the same types."""
-    if dtype.is_bool and name in ("sign", "abs"):
-        pytest.skip("NumPy has no sign of bools")
+    if dtype.is_bool and name == "sign":
+        pytest.skip("NumPy has no sign of bools; see the test of bools")
     function = getattr(tm, name)
     count = len(function.parameters)
     x = samples(dtype)
@@ -378,6 +378,30 @@ def test_types_of_math_functions_are_those_of_turnout_math(name, dtype):
     kernel(x, out, same, device="reference")
     assert same.all()
     assert_same(out, wanted)
+
+
+def test_math_functions_of_bools(device):
+    def k(a: NDArray[tn.bool_, 1], b: NDArray[tn.bool_, 1], out: NDArray[tn.bool_, 2]):
+        for i in range(len(a)):
+            out[i, 0] = np.minimum(a[i], b[i])
+            out[i, 1] = np.maximum(a[i], b[i])
+            out[i, 2] = abs(a[i])
+            out[i, 3] = min(a[i], b[i])
+            out[i, 4] = np.clip(a[i], b[i], True)
+
+    a, b = np.array([0, 0, 1, 1], bool), np.array([0, 1, 0, 1], bool)
+    assert_like_python(k, a, b, np.zeros((4, 5), bool), device=device)
+    sign = function_from("def k(a: NDArray[bool_, 1]):\n    x = tm.sign(a[0])\n")
+    assert "sign is not defined for bools; convert them" in str(kernel_error(sign, a))
+
+
+def test_index_outside_of_kernels():
+    assert tm.index(2**53 + 1, 2**53 + 2) == 2**53 + 1
+    assert_same(tm.index(np.array([0, 5, 2**64 - 1], np.uint64), 3), np.array([0, 2, 2]))
+    assert_same(tm.index(np.array([np.nan, 1e300, -3, 2.9]), 3), np.array([0, 2, 0, 2]))
+    assert tm.index(np.int8(-3), 300) == 0
+    assert tm.index(np.uint8(200), 300) == 200
+    assert tm.index(7, 0) == 0
 
 
 def test_numpy_and_python_spellings_of_math_functions(device):

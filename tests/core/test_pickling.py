@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import enum
+import gc
 import linecache
 import math
+import multiprocessing
 import pickle
 import subprocess
 import sys
@@ -291,3 +293,278 @@ def test_another_program_makes_what_only_this_one_has(library: str, tmp_path: Pa
         )
         assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[12.0, 14.0] [18.0, 21.0] [106.0, 107.0] __main__"
+
+
+# ---- operations ----------------------------------------------------------------------------------
+
+
+def plain_double(x: Any, by: Any = 2) -> Any:
+    return x * by
+
+
+def shape_of(x: Any, by: Any = 2) -> Any:
+    return x.shape
+
+
+def is_short(x: Any, by: Any = 2) -> bool:
+    return len(x) < 3
+
+
+def local_operation() -> Any:
+    """An operation that no reader can import, of parts that pickle takes."""
+
+    @tn.perf_dispatch(get_geometry_hash=shape_of, warmup=0, repeat_after_seconds=0)
+    def multiplied(x: Any, by: int = 2) -> Any:
+        """Multiply."""
+
+    offset = 100
+
+    @multiplied.register
+    @tn.kernel
+    def multiplied_kernel(x: Scalar, by: Param = 2) -> Scalar:
+        return x * by + offset - 100
+
+    multiplied.register(name="plain", is_compatible=is_short)(plain_double)
+    return multiplied
+
+
+def read_elsewhere(make: Any, library: Any = pickle) -> Any:
+    """What a process reads that does not have the operation."""
+    stored = library.dumps(make())
+    gc.collect()  # there is no operation any more
+    return pickle.loads(stored)
+
+
+def test_an_operation_comes_back_as_itself_while_it_is_there() -> None:
+    operation = local_operation()
+    stored = pickle.dumps([operation, operation])
+    assert pickle.loads(stored) == [operation, operation]
+    assert copy.deepcopy(operation) is operation
+    operation.register(name="third")(plain_double)
+    assert pickle.loads(stored)[0] is operation
+    assert pickle.loads(pickle.dumps(operation)) is operation
+    assert operation.implementations == ("multiplied_kernel", "plain", "third")
+
+
+def test_a_closure_operation_travels_with_its_settings_and_implementations() -> None:
+    made = read_elsewhere(local_operation)
+    assert (made.__name__, made.__module__, made.__doc__) == ("multiplied", __name__, "Multiply.")
+    assert made.__qualname__ == "local_operation.<locals>.multiplied"
+    assert str(made.__signature__) == "(x, by=2)"
+    assert made.implementations == ("multiplied_kernel", "plain")
+    assert made.decision(X) is None
+    assert made(X).tolist() == [2, 4]
+    assert made(by=3, x=X).tolist() == [3, 6]
+    assert made.decision(X, 4).samples.keys() == {"multiplied_kernel", "plain"}  # no warm-up
+    assert made.decision(X).geometry == (2,)
+    three = np.ones(3)
+    assert made(three).tolist() == [2, 2, 2]
+    assert made.decision(three).reason == "the only compatible implementation"
+    assert repr(made) == "<perf_dispatch 'multiplied': ['multiplied_kernel', 'plain']>"
+
+
+def test_an_operation_is_made_once_and_goes_on_measuring() -> None:
+    operation = local_operation()
+    stored = pickle.dumps(operation)
+    del operation
+    gc.collect()
+    made = pickle.loads(stored)
+    for _ in range(3):
+        made(X)
+    decision = made.decision(X)
+    assert decision.chosen is not None
+    assert pickle.loads(stored) is made
+    assert made.decision(X) == decision
+    assert pickle.loads(pickle.dumps(made)) is made
+
+
+def test_an_operation_with_more_implementations_is_another_one() -> None:
+    operation = local_operation()
+    first = pickle.dumps(operation)
+    operation.register(name="third")(plain_double)
+    second = pickle.dumps(operation)
+    del operation
+    gc.collect()
+    assert len(pickle.loads(first).implementations) == 2
+    assert len(pickle.loads(second).implementations) == 3
+    made = pickle.loads(first)
+    made.register(name="own")(plain_double)
+    assert pickle.loads(pickle.dumps(made)) is made
+    assert pickle.loads(first) is made
+    assert made.implementations == ("multiplied_kernel", "plain", "own")
+
+
+def test_every_kind_of_parameter_and_the_default_geometry_travel() -> None:
+    def make() -> Any:
+        @tn.perf_dispatch
+        def op(a: int, /, b: Any = X, *rest: int, c: int, d: Any = (), **more: int) -> Any: ...
+
+        return op
+
+    made = read_elsewhere(make)
+    assert str(made.__signature__) == f"(a, /, b={X!r}, *rest, c, d=(), **more)"
+    made.register(name="echo")(lambda a, /, b, *rest, c, d, **more: (a, b.tolist(), rest, c, more))
+    assert made(1, c=3, e=4) == (1, [1, 2], (), 3, {"e": 4})
+
+
+def test_pickle_refuses_local_functions_of_a_local_operation() -> None:
+    def make() -> Any:
+        @tn.perf_dispatch(get_geometry_hash=lambda x: 0)
+        def op(x: Any) -> Any: ...
+
+        return op
+
+    with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+        pickle.dumps(make())
+
+
+def stored_before_and_after_a_change(library: Any) -> tuple[bytes, bytes]:
+    scale = 2
+
+    @tn.perf_dispatch(get_geometry_hash=lambda x: x.shape, warmup=0, repeat_after_seconds=0)
+    def op(x: Any) -> Any: ...
+
+    @op.register
+    def first(x: Any) -> Any:
+        return x * scale
+
+    @op.register(is_compatible=lambda x: len(x) < 3)
+    def recursive(x: Any) -> Any:
+        return x * scale if len(x) < 2 else np.concatenate([op(x[:1]), op(x[1:])])
+
+    before = library.dumps(op)
+    scale = 5
+    return before, library.dumps(op)
+
+
+def test_cloudpickle_takes_any_function_and_the_latest_values() -> None:
+    before, after = stored_before_and_after_a_change(pytest.importorskip("cloudpickle"))
+    gc.collect()  # there is no operation any more
+    made = pickle.loads(before)
+    assert [made(X).tolist() for _ in range(6)] == [[2, 4]] * 6
+    decision = made.decision(X)
+    assert decision.samples.keys() == {"first", "recursive"}
+    assert pickle.loads(after) is made
+    assert made.decision(X) == decision
+    assert [made(X).tolist() for _ in range(6)] == [[5, 10]] * 6
+    assert made(np.ones(4)).tolist() == [5] * 4
+
+
+OPERATIONS = """
+import multiprocessing, pickle, sys
+import numpy as np
+import turnout as tn
+from turnout import Param, Scalar
+
+OFFSET = 5
+
+@tn.perf_dispatch(get_geometry_hash=lambda x, by=2: x.shape, repeat_after_seconds=0)
+def op(x, by=2): ...
+
+@op.register
+@tn.kernel
+def by_kernel(x: Scalar, by: Param) -> Scalar:
+    return (x + OFFSET) * by
+
+@op.register(name="by_numpy", is_compatible=lambda x, by: len(x) > 1 or "too short")
+def _(x, by):
+    return (x + OFFSET) * by
+
+@op.register(is_compatible=lambda x, by: len(x) > 1)
+def in_halves(x, by):
+    return np.concatenate([op(x[:1], by), op(x[1:], by)])
+
+def make(offset):
+    @tn.perf_dispatch
+    def in_function(x): ...
+
+    @in_function.register
+    @tn.kernel
+    def adding(x: Scalar) -> Scalar:
+        return x + offset
+
+    return in_function
+
+class Solver:
+    @tn.perf_dispatch(get_geometry_hash=lambda self, x: x.shape)
+    def solve(self, x): ...
+
+    @solve.register
+    def halve(self, x):
+        return x / 2
+
+def call(operation, *arguments):
+    return [operation(*arguments).tolist() for _ in range(10)]
+
+X = np.array([1.0, 2.0])
+
+def is_right(results):
+    return results == [[12.0, 14.0]] * 10
+
+if __name__ == "__main__":
+    assert is_right(call(op, X))
+    assert pickle.loads(pickle.dumps(op)) is op
+    if sys.argv[1] == "pool":
+        with multiprocessing.get_context(sys.argv[2]).Pool(1) as pool:
+            assert is_right(pool.apply(call, (op, X)))
+            assert pool.apply(call, (make(100), X)) == [[101.0, 102.0]] * 10
+            assert pool.apply(call, (Solver.solve, Solver(), X)) == [[0.5, 1.0]] * 10
+    else:
+        library = __import__(sys.argv[1])
+        with open(sys.argv[2], "wb") as file:
+            library.dump([op, make(100), Solver.solve, {"inside": op}], file)
+    print("right")
+"""
+
+OPERATIONS_READER = """
+import pickle, sys
+import numpy as np
+
+OFFSET = 1000  # not the writer's
+
+with open(sys.argv[2], "rb") as file:
+    op, in_function, solve, inside = pickle.load(file)
+assert inside["inside"] is op
+x = np.array([1.0, 2.0])
+assert [op(x).tolist() for _ in range(20)] == [[12.0, 14.0]] * 20
+assert op(x[:1], by=3).tolist() == [18.0]
+assert op.implementations == ("by_kernel", "by_numpy", "in_halves")
+assert op.decision(x[:1]).reason == "the only compatible implementation"
+assert in_function(x).tolist() == [101.0, 102.0]
+assert solve(None, x).tolist() == [0.5, 1.0]
+print("right")
+"""
+
+
+def run_script(folder: Path, script: str, text: str, *arguments: object) -> Any:
+    (folder / script).write_text(text)
+    return subprocess.run(
+        [sys.executable, folder / script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_workers_run_operations_of_the_program(method: str, tmp_path: Path) -> None:
+    done = run_script(tmp_path, "program.py", OPERATIONS, "pool", method)
+    assert (done.stdout, done.returncode) == ("right\n", 0), done.stderr
+
+
+def test_another_program_makes_operations_from_cloudpickle(tmp_path: Path) -> None:
+    pytest.importorskip("cloudpickle")
+    for script, text in (("writer.py", OPERATIONS), ("reader.py", OPERATIONS_READER)):
+        done = run_script(tmp_path, script, text, "cloudpickle", tmp_path / "stored")
+        assert (done.stdout, done.returncode) == ("right\n", 0), done.stderr
+
+
+def test_another_program_is_told_what_pickle_left_out(tmp_path: Path) -> None:
+    done = run_script(tmp_path, "writer.py", OPERATIONS, "pickle", tmp_path / "stored")
+    assert (done.stdout, done.returncode) == ("right\n", 0), done.stderr
+    done = run_script(tmp_path, "reader.py", OPERATIONS_READER, "pickle", tmp_path / "stored")
+    assert done.stderr.splitlines()[-1] == (
+        "turnout.errors.KernelError: the operation 'op' was pickled by its name in __main__, and "
+        "there is no such operation here: define it in a module that both programs import, or "
+        "pickle it with a library that pickles functions, such as cloudpickle"
+    )

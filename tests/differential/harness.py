@@ -14,7 +14,7 @@ import turnout as tn
 import turnout.math as tm
 
 from . import plain
-from .inputs import Arguments, copied
+from .inputs import Arguments, assert_only_outputs_changed, copied
 from .programs import Program
 
 BACKENDS = ("cpu", "reference")
@@ -79,7 +79,9 @@ def run(made: tn.Kernel, program: Program, given: Arguments, device: str) -> Arg
     """What a kernel leaves in its outputs, which are copied first."""
     used = copied(given)
     made(**used, device=device)
-    return written(program, used)
+    outputs = written(program, used)
+    assert_only_outputs_changed(given, used, outputs)
+    return outputs
 
 
 def run_plain(program: Program, given: Arguments) -> Arguments:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,9 @@ Arguments = dict[str, Any]
 
 SMALL = (0, 1, 2, 3, 5, 8, 9, 16, 17, 33)
 LARGE = (7, 64, 65, 127, 259, 1031)
+PADDING = 70
+"""Elements before and after the memory of each array, more than one round of a vector loop."""
+
 _SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -1.5, 3.0, 255.5, 2.0**31, -(2.0**63), 2.0**64)
 
 
@@ -46,25 +51,30 @@ def values(kind: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]
     return np.where(is_special, special, np.where(random.random(shape) < 0.7, small, anywhere))
 
 
+def padded(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array in the middle of memory that nobody may write."""
+    size = math.prod(shape)
+    memory = np.full((size + 2 * PADDING) * dtype.itemsize, 0x55, np.uint8).view(dtype)
+    return memory[PADDING : PADDING + size].reshape(shape)
+
+
 def laid_out(array: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
-    """A view with the values of `array` and other strides."""
+    """A view with the values of `array` and strides of its own."""
+    shape, dtype, axes = array.shape, array.dtype, array.ndim
     match layout:
         case "reversed":
-            backwards = (slice(None, None, -1),) * array.ndim
-            return np.ascontiguousarray(array[backwards])[backwards]
+            view = padded(shape, dtype)[(slice(None, None, -1),) * axes]
         case "strided":
-            wide = np.zeros([2 * length for length in array.shape], array.dtype)
-            view = wide[(slice(1, None, 2),) * array.ndim]
+            view = padded(tuple(2 * n for n in shape), dtype)[(slice(1, None, 2),) * axes]
         case "offset":
-            wide = np.zeros([length + 3 for length in array.shape], array.dtype)
-            view = wide[(slice(1, -2),) * array.ndim]
+            view = padded(tuple(n + 3 for n in shape), dtype)[(slice(1, -2),) * axes]
         case "fortran":
-            return np.asfortranarray(array)
+            view = padded(shape[::-1], dtype).T
         case "mixed":
-            wide = np.zeros([3 * length for length in array.shape[::-1]], array.dtype)
-            view = wide[(slice(None, None, -3),) * array.ndim].T
+            wide = padded(tuple(3 * n for n in shape[::-1]), dtype)
+            view = wide[(slice(None, None, -3),) * axes].T
         case _:
-            return array.copy()
+            view = padded(shape, dtype)
     view[...] = array
     return view
 
@@ -109,18 +119,39 @@ def arguments(draw: Draw, program: Program, lengths: tuple[int, ...] = SMALL) ->
 
 
 def copied(given: Arguments) -> Arguments:
-    """The same arguments in memory of their own, with the same strides where they are written."""
+    """The same arguments, arrays in memory of their own and with the same surroundings."""
     return {
-        name: _copy(value) if hasattr(value, "ndim") else value for name, value in given.items()
+        name: in_memory(value, memory_of(value).copy()) if isinstance(value, np.ndarray) else value
+        for name, value in given.items()
     }
 
 
-def _copy(value: Any) -> Any:
-    if not isinstance(value, np.ndarray) or not value.flags.writeable:
-        return value
-    base = value if value.base is None else value.base
-    if not isinstance(base, np.ndarray) or base.base is not None:
-        return value.copy()
-    memory = base.copy(order="K")
-    offset = value.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-    return np.ndarray(value.shape, value.dtype, memory, offset, value.strides)
+def memory_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The whole array that `array` is a view of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def in_memory(array: np.ndarray[Any, Any], memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The view of `memory` that `array` is of its own memory."""
+    offset = _address(array) - _address(memory_of(array))
+    view = np.ndarray(array.shape, array.dtype, memory, offset, array.strides)
+    view.flags.writeable = array.flags.writeable
+    return view
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def assert_only_outputs_changed(given: Arguments, used: Arguments, outputs: Iterable[str]) -> None:
+    """No input was written, nor anything around an output."""
+    for name, array in given.items():
+        if not isinstance(array, np.ndarray):
+            continue
+        after = memory_of(used[name]).copy()
+        if name in outputs:
+            in_memory(array, after)[...] = array
+        assert after.tobytes() == memory_of(array).tobytes(), f"memory around {name} was written"

@@ -11,7 +11,7 @@ from .programs import array_programs
 
 
 @given(st.data())
-@fuzz(200)
+@fuzz(120)
 def test_backends_agree_with_plain_python(data: st.DataObject) -> None:
     program = data.draw(array_programs())
     made = kernel(program)

@@ -45,7 +45,7 @@ def selections(data: st.DataObject, count: int) -> list[slice]:
 
 
 @given(data=st.data())
-@fuzz(60)
+@fuzz(40)
 def test_any_part_of_a_batch_gives_the_bits_of_the_whole(data: st.DataObject) -> None:
     program = data.draw(sample_programs(FEATURES))
     made = kernel(program, policy=data.draw(st.sampled_from(("switch", "predicated"))))
@@ -60,7 +60,7 @@ def test_any_part_of_a_batch_gives_the_bits_of_the_whole(data: st.DataObject) ->
 
 
 @given(data=st.data())
-@fuzz(40)
+@fuzz(25)
 def test_memory_layout_changes_no_bit(data: st.DataObject) -> None:
     program = data.draw(st.one_of(sample_programs(FEATURES), array_programs(FEATURES)))
     made = kernel(program)

@@ -22,7 +22,7 @@ FEW_KINDS = Features(kinds=("f64", "i16"))
 
 
 @given(data=st.data())
-@fuzz(60)
+@fuzz(40)
 def test_a_serial_loop_gives_the_same_bits(data: st.DataObject) -> None:
     program = data.draw(array_programs(Features(math=True)))
     given = data.draw(arguments(program, SMALL + LARGE))
@@ -74,7 +74,7 @@ def is_refused(made: tn.Kernel, used: Arguments, device: str) -> bool:
 
 
 @given(data=st.data())
-@fuzz(80)
+@fuzz(50)
 def test_overlapping_arrays_give_what_python_gives_or_are_refused(data: st.DataObject) -> None:
     program = data.draw(array_programs(FEW_KINDS))
     make = overlapping(data, program, data.draw(arguments(program)))
@@ -94,7 +94,7 @@ def test_overlapping_arrays_give_what_python_gives_or_are_refused(data: st.DataO
 
 
 @given(data=st.data())
-@fuzz(50)
+@fuzz(30)
 def test_a_plane_may_be_its_own_output(data: st.DataObject) -> None:
     program = data.draw(sample_programs(Features(math=True)))
     planes = [p for p in program.parameters if p.role == "plane"]
@@ -149,7 +149,7 @@ def counting_programs(draw: Draw) -> Program:
 
 
 @given(data=st.data())
-@fuzz(40)
+@fuzz(30)
 def test_updates_of_shared_integers_lose_nothing(data: st.DataObject) -> None:
     program = data.draw(counting_programs())
     given = data.draw(arguments(program, SMALL + LARGE))

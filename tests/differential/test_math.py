@@ -51,7 +51,7 @@ def ordered(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 @given(data=st.data())
-@fuzz(80)
+@fuzz(40)
 def test_backends_agree_within_twice_the_budget(data: st.DataObject) -> None:
     program, functions = data.draw(math_programs())
     given = data.draw(arguments(program, LARGE))

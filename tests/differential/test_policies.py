@@ -17,7 +17,7 @@ PROGRAMS = {"array": array_programs(FEATURES), "sample": sample_programs(FEATURE
 
 @pytest.mark.parametrize("form", PROGRAMS)
 @given(data=st.data())
-@fuzz(40)
+@fuzz(25)
 def test_policies_give_the_same_bits(form: str, data: st.DataObject) -> None:
     program: Program = data.draw(PROGRAMS[form])
     assume("POLICY" in program.source)
@@ -33,7 +33,7 @@ def test_policies_give_the_same_bits(form: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("form", PROGRAMS)
 @given(data=st.data())
-@fuzz(40)
+@fuzz(20)
 def test_checked_indices_give_the_same_bits(form: str, data: st.DataObject) -> None:
     program: Program = data.draw(PROGRAMS[form])
     given = data.draw(arguments(program, SMALL + LARGE))

@@ -7,9 +7,10 @@ import pytest
 
 import turnout as tn
 import turnout.math as tm
-from turnout import Mutable, NDArray, Param, Scalar, Vector, i64, u64
+from turnout import Mutable, NDArray, Param, Scalar, Terminated, Vector, i64, u64
 
 from .harness import BACKENDS
+from .inputs import assert_only_outputs_changed, copied, padded
 
 each_backend = pytest.mark.parametrize("device", BACKENDS)
 
@@ -74,3 +75,26 @@ def test_the_index_of_a_huge_unsigned_number_is_the_last(device: str) -> None:
     indices = np.zeros(5, np.int64)
     indexed(x, indices, device=device)
     assert indices.tolist() == [0, 2, 2, 2, 2]
+
+
+@tn.kernel
+def masked_sine(x: Scalar, y: Mutable[Scalar], done: Terminated):
+    y = tm.sin(x)
+    done = x > 3
+
+
+@each_backend
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [1, 7, 8, 13, 28, 63, 77, 1000])
+def test_a_mask_keeps_its_samples_and_what_lies_beside(
+    n: int, dtype: type[np.generic], device: str
+) -> None:
+    x = np.linspace(-3, 20, n).astype(dtype)
+    y, done = padded((n,), np.dtype(dtype)), padded((n,), np.dtype(bool))
+    y[...], done[...] = 7, np.arange(n) % 3 == 0
+    given = {"x": x, "y": y, "done": done}
+    used = copied(given)
+    masked_sine(**used, device=device)
+    assert_only_outputs_changed(given, used, ("y", "done"))
+    assert np.array_equal(used["done"], done | (x > 3))
+    np.testing.assert_allclose(used["y"], np.where(done, 7, np.sin(x)), rtol=1e-5)

@@ -12,7 +12,7 @@ from .programs import sample_programs
 
 
 @given(st.data())
-@fuzz(200)
+@fuzz(120)
 def test_backends_agree_with_plain_python(data: st.DataObject) -> None:
     program = data.draw(sample_programs(Features(vectors=True)))
     made = kernel(program)

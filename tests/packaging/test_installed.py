@@ -85,9 +85,9 @@ def test_doctor_finds_every_backend_in_order(with_stranger: Environment) -> None
 
 
 def test_the_module_is_the_command(core_alone: Environment) -> None:
-    as_module = core_alone.check("python", "-m", "turnout", "--help")
-    assert as_module == core_alone.check("turnout", "--help")
-    assert "doctor" in as_module
+    as_module = core_alone.check("python", "-m", "turnout", "doctor", "--json")
+    as_command = core_alone.check("turnout", "doctor", "--json")
+    assert json.loads(as_module).keys() == json.loads(as_command).keys()
 
 
 def test_the_conformance_suite_runs_from_the_wheel(core_alone: Environment) -> None:

@@ -82,6 +82,10 @@ class DType:
     def __repr__(self) -> str:
         return f"turnout.{self.name}"
 
+    def __reduce__(self) -> str:
+        # By name: there is one object per element type, and it is compared by identity.
+        return self.name
+
 
 f32 = DType("f32", "f", 32)
 f64 = DType("f64", "f", 64)

@@ -44,6 +44,7 @@ from .values import (
 POLICIES = ("switch", "predicated", "auto")
 MAXIMUM_UNROLL = 1024
 _MAXIMUM_DEPTH = 64
+_OF_BOOLS = {"abs": "", "minimum": "bit_and", "maximum": "bit_or"}
 _MAXIMUM_LOCAL_BYTES = 2**16  # on the stack of the thread that runs a sample or an iteration
 _MAXIMUM_SHARED_BYTES = 2**30  # allocated once per launch
 
@@ -264,7 +265,12 @@ class CallLowering(ExpressionLowering):
         in_float = strong(dtype).is_float
         if not in_float and operation in ("floor", "ceil", "round", "trunc"):
             return operands[0]
-        if not in_float and (function.rule == "float" or strong(dtype).is_bool):
+        if strong(dtype).is_bool and operation in _OF_BOOLS:
+            of_bools = _OF_BOOLS[operation]
+            return self.builder.arithmetic(of_bools, operands, dtype) if of_bools else operands[0]
+        if strong(dtype).is_bool and function.rule == "number":
+            self.fail(node, f"{operation} is not defined for bools; convert them with i8(...)")
+        if not in_float and function.rule == "float":
             dtype = "float" if isinstance(dtype, str) else float_type(dtype)
         return self.builder.arithmetic(operation, operands, dtype)
 
@@ -405,10 +411,10 @@ class CallLowering(ExpressionLowering):
                 f"a local array of {size} bytes is too large here, where {limit} are allowed; "
                 "pass an array argument",
             )
-        name = f"local{self.context.local_count}"
+        name = self.context.fresh_array(f"local{self.context.local_count}")
         self.context.local_count += 1
         self.builder.emit(ir.LocalArray(name, dtype, tuple(item.value for item in lengths)))
-        return ArrayValue(name, dtype, tuple(lengths))
+        return ArrayValue(name, dtype, tuple(lengths), asserted_loops=self.context.asserted_loops)
 
     # -- dispatch --------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import ast
 import operator
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -361,6 +362,11 @@ class ExpressionLowering(Scope):
         return self.load(array, array.prefix, node)
 
     def known_item(self, base: Any, node: ast.Subscript) -> Any:
+        index = self.known_index(base, node)
+        return Known(base.value[index]) if isinstance(base, Known) else base.items[index]
+
+    def known_index(self, base: Any, node: ast.Subscript) -> int:
+        """The constant index of a subscript of a vector, tuple or string."""
         index = self.expression(node.slice)
         if not (isinstance(index, Known) and type(index.value) is int):
             self.fail(
@@ -371,8 +377,7 @@ class ExpressionLowering(Scope):
         items = base.value if isinstance(base, Known) else base.items
         if not -len(items) <= index.value < len(items):
             self.fail(node.slice, f"index {index.value} is out of range for {len(items)} items")
-        item = items[index.value]
-        return Known(item) if isinstance(base, Known) else item
+        return index.value % len(items)
 
     def indexed(self, array: ArrayValue, node: ast.Subscript) -> ArrayValue:
         """`array` with the indices of a subscript added to those it has."""
@@ -384,7 +389,7 @@ class ExpressionLowering(Scope):
             if isinstance(part, ast.Slice | ast.Starred):
                 self.fail(part, refusal(part))
             prefix.append(self.index_value(array, len(prefix), part))
-        return ArrayValue(array.name, array.dtype, array.extents, tuple(prefix), array.is_writable)
+        return replace(array, prefix=tuple(prefix))
 
     def index_value(self, array: ArrayValue, axis: int, node: ast.expr) -> Value:
         """An index with Python's meaning of negative ones, as i64."""
@@ -408,9 +413,8 @@ class ExpressionLowering(Scope):
         negative = build.compute("less", value, build.constant(0, i64))
         return build.compute("select", negative, wrapped, value)
 
-    def element(self, node: ast.Subscript) -> tuple[ArrayValue, tuple[Value, ...]]:
+    def element(self, base: Any, node: ast.Subscript) -> tuple[ArrayValue, tuple[Value, ...]]:
         """The array and the complete index of an element that is assigned to."""
-        base = self.expression(node.value)
         if not isinstance(base, ArrayValue):
             self.fail(node, f"cannot assign to an item of {self.describe(base)}")
         if not base.is_writable:

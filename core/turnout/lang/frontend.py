@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .. import ir
 from ..errors import KernelError
-from ..ir import DType, Region, Value, i64
+from ..ir import DType, Region, Value, bool_, i64
 from .annotations import ParameterSpec, Signature
 from .builder import Builder
 from .cleanup import without_dead_code
@@ -137,7 +138,7 @@ def _lower_array_form(kernel: KernelSource, types: Mapping[str, DType | Weak]) -
             parameters.append(parameter)
             environment[spec.name] = number
     body = FunctionLowering(
-        Context(builder, read_plane=_no_planes), kernel.source, kernel.free, environment
+        Context(builder, _no_planes, environment.keys()), kernel.source, kernel.free, environment
     )
     body.block(kernel.source.tree.body)
     if body.return_count not in (None, -1):
@@ -212,6 +213,7 @@ class _SampleForm:
         context = Context(
             builder,
             self.read_plane,
+            self.specs.keys(),
             sample_index=Number(self.position, "int"),
             sample_count=Number(self.samples, "int"),
         )
@@ -223,6 +225,7 @@ class _SampleForm:
             body.block(tree.body)
             stored = self._store_outputs(body)
             returned = self._store_returned(body)
+            terminates = None if mask is None else self._new_mask(body, mask)
         if not stored and not returned:
             raise KernelError(
                 f"kernel {self.kernel.name} has no output: declare one as Mutable[...] and assign "
@@ -230,16 +233,39 @@ class _SampleForm:
                 self.kernel.source.location(tree),
             )
         if mask is not None:
-            content = [self._guarded(mask, content)]
+            content = self._guarded(mask, content, terminates)
+            stored += [mask.name] if terminates else []
         return self._finish(content, scalars, stored, returned, context)
 
-    def _guarded(self, mask: ParameterSpec, content: list[ir.Statement]) -> ir.Statement:
+    def _new_mask(self, body: FunctionLowering, mask: ParameterSpec) -> Value | None:
+        """What the sample assigns to its mask; None where it assigns nothing."""
+        value = body.environment[mask.name]
+        if isinstance(value, PlaneInput) or value is self.loaded[mask.name]:
+            return None
+        _, (terminates,) = self._converted(body, mask.name, bool_, 0, value)
+        return terminates.value
+
+    def _guarded(
+        self, mask: ParameterSpec, content: list[ir.Statement], terminates: Value | None
+    ) -> list[ir.Statement]:
         """The sample's work, skipped where the mask is already set."""
+        build = self.builder
         terminated = self.loaded[mask.name]
         assert isinstance(terminated, Number)
-        with self.builder.reopened(self.loads):
-            live = self.builder.compute("bit_not", terminated.value)
-        return ir.If((), live, Region((), tuple(content)), Region((), ()))
+        with build.reopened(self.loads):
+            live = build.compute("bit_not", terminated.value)
+        if terminates is None:
+            return [ir.If((), live, Region((), tuple(content)), Region((), ()))]
+        # A mask that is set stays set, so it can be stored for every sample: a store under a
+        # condition is slower, and one of single bytes is not vectorised everywhere.
+        with build.nested() as statements:
+            result = build.value(bool_)
+            with build.nested() as skipped:
+                kept = build.constant(True, bool_)
+            work = Region((), tuple(content), (terminates,))
+            build.emit(ir.If((result,), live, work, Region((), tuple(skipped), (kept,))))
+            build.emit(ir.Store(mask.name, (self.position,), result))
+        return statements
 
     def _store_outputs(self, body: FunctionLowering) -> list[str]:
         stored = []
@@ -250,8 +276,7 @@ class _SampleForm:
                     f"the output {spec.name!r} is never assigned",
                     self.kernel.source.location(self.kernel.source.tree),
                 )
-            is_new = not isinstance(value, PlaneInput) and value is not self.loaded.get(spec.name)
-            if spec.is_output or (spec.role == "mask" and is_new):
+            if spec.is_output:
                 self._store(body, spec.name, self.dtype(spec.name), spec.width, value)
                 stored.append(spec.name)
         return stored
@@ -259,6 +284,16 @@ class _SampleForm:
     def _store(
         self, body: FunctionLowering, name: str, dtype: DType, width: int, value: object
     ) -> None:
+        # All values are converted before the first is stored, and stored after all loads.
+        node, converted = self._converted(body, name, dtype, width, value)
+        line = getattr(node, "lineno", self.kernel.source.tree.lineno)
+        for indices, number in zip(self._indices(width), converted, strict=True):
+            self.builder.emit(ir.Store(name, indices, number.value, line=line))
+
+    def _converted(
+        self, body: FunctionLowering, name: str, dtype: DType, width: int, value: object
+    ) -> tuple[ast.AST, list[Number]]:
+        """The components that an output ends with, and where the source gives them to it."""
         tree = self.kernel.source.tree
         is_output = name in self.specs
         where = f"output {name!r}" if is_output else "the returned array"
@@ -270,11 +305,7 @@ class _SampleForm:
         if width_of(value) != width:
             needed = f"a vector of width {width}" if width else "a number"
             body.fail(node, f"{where} holds {needed}, not {body.describe(value)}")
-        # All values are converted before the first is stored, and stored after all loads.
-        converted = [body.convert_to_store(x, dtype, node, where) for x in scalars_of(value)]
-        line = getattr(node, "lineno", tree.lineno)
-        for indices, number in zip(self._indices(width), converted, strict=True):
-            self.builder.emit(ir.Store(name, indices, number.value, line=line))
+        return node, [body.convert_to_store(x, dtype, node, where) for x in scalars_of(value)]
 
     def _store_returned(self, body: FunctionLowering) -> tuple[Returned, ...]:
         tree = self.kernel.source.tree
@@ -299,9 +330,7 @@ class _SampleForm:
             else:
                 width = len(item.items) if isinstance(item, VectorValue) else 0
                 dtype = strong(type_of(scalars_of(item)[0]))
-            name = f"returned{number}"
-            while name in self.specs:
-                name += "_"
+            name = body.context.fresh_array(f"returned{number}")
             self._store(body, name, dtype, width, item)
             returned.append(Returned(name, dtype, width))
         return tuple(returned)

@@ -70,9 +70,6 @@ class Func:
     def __repr__(self) -> str:
         return f"<turnout.func {self.__qualname__}>"
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        return self.__qualname__
-
 
 BUILTINS = (range, len, min, max, abs, int, float, bool, round)
 

@@ -7,7 +7,7 @@ in its prologue where it depends on arguments alone, and passed through scratch 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from .. import ir
@@ -16,7 +16,7 @@ from ..ir import Region, Value, i64
 from ..ir.transform import with_regions
 from .builder import Builder
 from .cleanup import without_dead_code
-from .lowering import trip_count
+from .loops import trip_count
 from .parallel import LoopAnalysis
 from .source import FunctionSource
 
@@ -86,7 +86,8 @@ class ArrayPlan:
         body = without_dead_code(statements)
         self._constants(body)
         scratch = [s for s in body if isinstance(s, ir.LocalArray)]
-        groups = self._groups(s for s in body if not isinstance(s, ir.LocalArray))
+        statements = (s for s in body if not isinstance(s, ir.LocalArray))
+        groups = self._groups(self._without_branches(statements))
         values = self._passed_values(groups)
         steps: list[ir.Step] = [ir.Scratch(s.array, s.dtype, s.shape) for s in scratch]
         steps += [ir.Scratch(name, value.dtype, (1,)) for value, name in values.values()]
@@ -105,6 +106,52 @@ class ArrayPlan:
         for statement in ir.statements(body):
             if isinstance(statement, ir.Constant) and type(statement.value) is int:
                 self.constants[statement.result.number] = statement.value
+
+    def _without_branches(
+        self, body: Iterable[ir.Statement], guards: tuple[tuple[Value, bool], ...] = ()
+    ) -> Iterator[ir.Statement]:
+        """The statements, with branches on arguments moved into the ranges of loops inside of them.
+
+        A loop in a branch that is not taken becomes one over an empty range, so that it can be a
+        unit. `guards` are the conditions around the statements, and which of their sides these are.
+        """
+        for statement in body:
+            if isinstance(statement, ir.If) and self._can_move(statement):
+                for side, holds in ((statement.then, True), (statement.otherwise, False)):
+                    inner = (*guards, (statement.condition, holds))
+                    yield from self._without_branches(side.body, inner)
+            elif not guards or ir.is_pure(statement):
+                yield statement
+            elif isinstance(statement, ir.For):
+                yield from self._guarded_loop(statement, guards)
+            else:
+                for condition, holds in reversed(guards):
+                    sides = Region((), (statement,)), Region((), ())
+                    then, otherwise = sides if holds else reversed(sides)
+                    statement = ir.If((), condition, then, otherwise)
+                yield statement
+
+    def _can_move(self, branch: ir.If) -> bool:
+        inside = [statement for region in branch.regions for statement in region.body]
+        return (
+            branch.condition.number in self.host
+            and not branch.results
+            and any(isinstance(statement, ir.For) for statement in ir.statements(inside))
+            and all(
+                ir.is_pure(s) or not (s.results or isinstance(s, ir.LocalArray)) for s in inside
+            )
+        )
+
+    def _guarded_loop(
+        self, loop: ir.For, guards: tuple[tuple[Value, bool], ...]
+    ) -> Iterator[ir.Statement]:
+        stop = loop.stop
+        with self.builder.nested() as selects:
+            for condition, holds in guards:
+                sides = (stop, loop.start) if holds else (loop.start, stop)
+                stop = self.builder.compute("select", condition, *sides)
+        yield from selects
+        yield replace(loop, stop=stop)
 
     def _groups(self, body: Iterable[ir.Statement]) -> list[_Group]:
         groups: list[_Group] = []
@@ -253,8 +300,14 @@ class ArrayPlan:
         for position, group in enumerate(groups):
             for value in _free_values(self._content(group)):
                 if owners.get(value.number, position) != position and value.number not in passed:
-                    passed[value.number] = (value, f"passed{len(passed)}")
+                    passed[value.number] = (value, self._passed_name(len(passed)))
         return passed
+
+    def _passed_name(self, number: int) -> str:
+        name = f"passed{number}"
+        while any(parameter.name == name for parameter in self.parameters):
+            name += "_"
+        return name
 
     def _content(self, group: _Group) -> tuple[ir.Statement, ...]:
         return group.nest.body if group.nest else tuple(group.statements)

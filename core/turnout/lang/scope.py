@@ -7,10 +7,10 @@ meet, names that differ are merged into results of the joining statement.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from .. import ir
 from ..ir import DType, Region, Value, bool_
@@ -54,6 +54,7 @@ class Context:
 
     builder: Builder
     read_plane: Callable[[str], Operand]
+    parameters: Container[str]
     sample_index: Number | None = None
     sample_count: Number | None = None
     asserted_loops: int = 0
@@ -62,6 +63,12 @@ class Context:
     local_count: int = 0
     call_stack: list[Func] = field(default_factory=list)
     call_line: int = 0
+
+    def fresh_array(self, name: str) -> str:
+        """`name`, or a longer one where a parameter of the kernel is called so."""
+        while name in self.parameters:
+            name += "_"
+        return name
 
 
 class Scope:
@@ -153,6 +160,13 @@ class Scope:
         self, condition: Number, arms: Sequence[tuple[dict[str, Any], list[ir.Statement]]]
     ) -> None:
         """An `ir.If` of two arms that are lowered already."""
+        (then, _), (otherwise, _) = arms
+        for name, value in then.items():
+            # A flag that one side sets and the other clears is the condition itself.
+            other = otherwise.get(name)
+            if _is_flag(value) and _is_flag(other) and value.value is not other.value:
+                flag = condition if value.value else self.builder.logical_not(condition)
+                then[name] = otherwise[name] = flag
         results, yields = self.merge(arms)
         regions = [
             Region((), tuple(block), tuple(values))
@@ -246,3 +260,7 @@ class Scope:
                 f"it by itself; write {dtype.name.rstrip('_')}(...) where that is meant",
             )
         return Number(self.builder.materialise(value, dtype))
+
+
+def _is_flag(value: Any) -> TypeGuard[Known]:
+    return isinstance(value, Known) and type(value.value) is bool

@@ -44,13 +44,18 @@ class VectorValue:
 
 @dataclass(frozen=True)
 class ArrayValue:
-    """An array, or the part of one that is left after its first axes were indexed."""
+    """An array, or the part of one that is left after its first axes were indexed.
+
+    `asserted_loops` counts the tn.parallel loops around its declaration: in loops inside of these,
+    iterations share it.
+    """
 
     name: str
     dtype: DType
     extents: tuple[Number | Known, ...]
     prefix: tuple[ir.Value, ...] = ()
     is_writable: bool = True
+    asserted_loops: int = 0
 
     @property
     def rank(self) -> int:
@@ -229,9 +234,11 @@ def values_of(carried: dict[str, Any]) -> tuple[ir.Value, ...]:
 
 
 def zero_like(value: Any) -> Any:
-    """Zeros of the type of an operand."""
+    """Zeros of the type of an operand, or `Undefined` where it is no number."""
     if isinstance(value, VectorValue | TupleValue):
         return type(value)(tuple(zero_like(item) for item in value.items))
+    if width_of(value) is None:
+        return Undefined("it is no number")
     dtype = type_of(value)
     if dtype == "int":
         return Known(0)

@@ -46,6 +46,37 @@ def has_atomic_updates(body: ir.Region) -> bool:
     )
 
 
+def has_guarded_bytes(body: ir.Region) -> bool:
+    """Whether one-byte elements are accessed under a condition, which LLVM gets wrong in vectors.
+
+    With AVX-512, LLVM 22 runs such an access on 8 of the 16 lanes of a register, under a mask whose
+    upper half it has to clear. Where it spills that mask, for example around the call of a math
+    function, it saves the mask from before the clearing (it takes the clearing ``kmovb`` for a plain
+    copy), and 8 bytes beyond the vector are written. Such loops are therefore not vectorised.
+    """
+
+    def has_bytes(region: ir.Region, is_guarded: bool) -> bool:
+        for statement in region.body:
+            element = _element_type(statement)
+            if is_guarded and element is not None and element.bits == 8:
+                return True
+            guards = is_guarded or isinstance(statement, ir.If | ir.Switch)
+            if any(has_bytes(inner, guards) for inner in statement.regions):
+                return True
+        return False
+
+    return has_bytes(body, False)
+
+
+def _element_type(statement: ir.Statement) -> ir.DType | None:
+    match statement:
+        case ir.Load(result):
+            return result.dtype
+        case ir.Store(value=value):
+            return value.dtype
+    return None
+
+
 @dataclass(frozen=True)
 class _Access:
     is_store: bool
