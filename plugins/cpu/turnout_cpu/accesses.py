@@ -51,8 +51,8 @@ def has_guarded_bytes(body: ir.Region) -> bool:
 
     With AVX-512, LLVM 22 runs such an access on 8 of the 16 lanes of a register, under a mask whose
     upper half it has to clear. Where it spills that mask, for example around the call of a math
-    function, it saves the mask from before the clearing (it takes the clearing ``kmovb`` for a plain
-    copy), and 8 bytes beyond the vector are written. Such loops are therefore not vectorised.
+    function, it saves the mask from before the clearing (it takes the clearing ``kmovb`` for a
+    plain copy), and 8 bytes beyond the vector are written. Such loops are not vectorised here.
     """
 
     def has_bytes(region: ir.Region, is_guarded: bool) -> bool:
