@@ -23,6 +23,7 @@ from .kinds import (
     INTEGERS,
     SHIFTS,
     STRONG,
+    WEAK,
     converts_by_itself,
     limits,
     promoted,
@@ -88,11 +89,12 @@ class Array:
 
 @dataclass(frozen=True)
 class Helper:
-    """A function that the kernel calls."""
+    """A function that the kernel calls; `table` is the array that it is given last, if any."""
 
     name: str
     parameters: tuple[str, ...]
     result: str
+    table: str = ""
 
 
 @dataclass
@@ -326,6 +328,7 @@ class Grammar:
         if helpers and self.number(0, 2):
             helper = self.pick(helpers)
             arguments = [self.value(k, depth) for k in helper.parameters]
+            arguments += [helper.table] if helper.table else []
             return f"{helper.name}({', '.join(arguments)})"
         source = self.pick(STRONG)
         return f"{kind}({self.value(source, depth)})"
@@ -513,7 +516,7 @@ class Grammar:
     def statement(self, depth: int, in_loop: bool) -> list[str]:
         forms = [self.declaration, self.declaration, self.assignment, self.assignment, self.store]
         if depth > 0:
-            forms += [self.branches, self.branches, self.loop, self.local_array]
+            forms += [self.branches, self.branches, self.loop, self.local_array, self.swap]
         if self.features.vectors:
             forms.append(self.vector_statement)
         form = self.pick(forms)
@@ -550,6 +553,18 @@ class Grammar:
             operator = self.pick(("+", "-", "*", "//", "%") if kind in INTEGERS else ARITHMETIC)
             return [f"{name} {operator}= {self.operand(kind, 2)}"]
         return [f"{name} = {self.value(kind, 3)}"]
+
+    def swap(self) -> list[str]:
+        """Two locals of one kind trade places, or two are declared at once."""
+        names = [name for name in self.scope.variables if name.startswith("v")]
+        kinds = {name: self.scope.variables[name].kind for name in names}
+        pairs = [(a, b) for a in names for b in names if a < b and kinds[a] == kinds[b]]
+        if not pairs:
+            return self.assignment()
+        first, second = self.pick(pairs)
+        kind = kinds[first]
+        other = first if kind in WEAK else self.value(kind, 2)
+        return [f"{first}, {second} = {second}, {other}"]
 
     def store(self) -> list[str]:
         """An element of an array gets a value that converts by itself."""
@@ -607,9 +622,12 @@ class Grammar:
         return ["    " + line for line in lines]
 
     def loop(self, depth: int) -> list[str]:
-        """A short loop."""
-        if self.number(0, 2) == 2:
-            return self.while_loop(depth)
+        """A short loop of any kind."""
+        form = self.pick((self.for_loop, self.for_loop, self.while_loop, self.unrolled))
+        return form(depth)
+
+    def for_loop(self, depth: int) -> list[str]:
+        """A loop over a range."""
         name = self.fresh("j")
         header, low, high = self.short_range()
         with self.nested():
@@ -618,6 +636,15 @@ class Grammar:
             if self.number(0, 4) == 4:
                 body += [f"if {self.truth(1)}:", f"    {self.pick(('break', 'continue'))}"]
         return [f"for {name} in {header}:", *("    " + line for line in body)]
+
+    def unrolled(self, depth: int) -> list[str]:
+        """A loop over numbers and expressions of one kind, which kernels unroll."""
+        name, kind = self.fresh("e"), self.pick(STRONG)
+        items = [self.value(kind, 1) for _ in range(self.number(1, 3))]
+        with self.nested():
+            self.scope.variables[name] = Expression(name, kind)
+            body = self.block(depth)
+        return [f"for {name} in ({', '.join(items)},):", *("    " + line for line in body)]
 
     def short_range(self) -> tuple[str, int, int]:
         """A range of at most six numbers, and between which they lie."""

@@ -164,16 +164,22 @@ def _helpers(grammar: Grammar) -> list[str]:
         inner = Grammar(
             grammar.draw,
             Features(math=grammar.features.math),
-            Scope({n: Expression(n, kind) for n, kind in zip(names, kinds, strict=True)}),
+            Scope({n: Expression(n, k) for n, k in zip(names, kinds, strict=True)}),
         )
-        inner.helpers = list(grammar.helpers)
+        # A helper knows no tables but its own.
+        inner.helpers = [helper for helper in grammar.helpers if not helper.table]
+        tables = [a for a in grammar.scope.arrays if a.name.startswith("table")]
+        table = grammar.pick(tables) if tables and grammar.number(0, 1) else None
+        if table:
+            inner.scope.arrays.append(Array("b", table.kind, "", "b.shape[0]"))
+            names.append("b")
         lines += ["@tn.func", f"def {name}({', '.join(names)}):"]
         body = inner.block(1)
         if grammar.number(0, 1):
             body += [f"if {inner.truth(1)}:", f"    return {inner.value(result, 2)}"]
         body.append(f"return {inner.value(result, 2)}")
         lines += ["    " + line for line in body]
-        grammar.helpers.append(Helper(name, kinds, result))
+        grammar.helpers.append(Helper(name, kinds, result, table.name if table else ""))
     return lines
 
 
