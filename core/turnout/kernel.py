@@ -86,6 +86,7 @@ class Kernel:
         lines: list[str] | None = None,
         signature: Signature | None = None,
     ) -> None:
+        self._lines = read_lines(function) if lines is None else lines
         self.__wrapped__ = function
         self.__name__ = function.__name__
         self.__qualname__ = function.__qualname__
@@ -96,7 +97,6 @@ class Kernel:
         self.debug = debug
         self.signature = parse_signature(function) if signature is None else signature
         self._bind = Binder(self.__name__, self.__signature__)
-        self._lines = read_lines(function) if lines is None else lines
         self._free = FreeNames(function)
         self._executables: dict[tuple[Hashable, ...], Executable] = {}
         self._lock = threading.RLock()
