@@ -1,6 +1,6 @@
 """A branch inside of a kernel, compiled in two ways that give the same bits.
 
-    python examples/drag.py
+python examples/drag.py
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """One operation, several implementations; the fastest is found while the program runs.
 
-    python examples/transform.py
+python examples/transform.py
 """
 
 import numpy as np

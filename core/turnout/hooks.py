@@ -125,7 +125,8 @@ class IndexViolation(Exception):  # noqa: N818 - a report between backend and co
     Parameters
     ----------
     site : int
-        Which `Load` or `Store` of the unit, counted from 0 in the order of `ir.statements`.
+        Which `Load` or `Store` of the unit's body, counted from 0 in the order of `ir.statements`;
+        those of the prologue are not counted.
     axis, index, extent : int
         The axis, the index used on it, and the length of that axis.
     """

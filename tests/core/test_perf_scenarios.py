@@ -377,7 +377,6 @@ def test_what_an_implementation_raises_reaches_the_caller(error: type[BaseExcept
 def test_a_child_forked_while_another_thread_prepares_the_operation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The listing of a first call is printed to a stream that waits."""
     monkeypatch.setenv("TURNOUT_PERFDISPATCH_FORCE", "op:second")
     is_preparing, may_go_on = threading.Event(), threading.Event()
 

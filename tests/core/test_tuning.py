@@ -198,6 +198,24 @@ def test_a_removed_candidate_leaves_nothing_behind() -> None:
     assert bench.timed == list("ABB")
 
 
+def test_renewed_candidates_take_over_what_was_measured() -> None:
+    plan = TrialPlan(warmup=0, active=1, repeat_after_count=2, repeat_after_seconds=10)
+    bench = Bench(plan, "ABC")
+    bench.elapsed_ns["B"] = 50
+    assert bench.run(3) == "ABC"
+    old = bench.tuner.candidates
+    before = bench.tuner.decision(bench.case())
+    a, b = (Candidate(name, lambda: None) for name in "AB")
+    bench.tuner.renew([b, a])
+    assert bench.tuner.candidates == (a, b, old[2])
+    assert bench.tuner.decision(bench.case()) == before
+    assert bench.tuner.decided[bench.case().key].function is b.function
+    bench.elapsed_ns["B"] = 100
+    assert bench.run(2) == "BB"
+    assert bench.run(3) == "ABC"  # the count went on
+    assert bench.tuner.decided[bench.case().key].candidate is b  # as the incumbent, of a tie
+
+
 def test_reset_forgets_everything_but_the_candidates() -> None:
     bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
     bench.run(5)
