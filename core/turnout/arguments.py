@@ -97,7 +97,7 @@ def call_error(name: str, problems: Sequence[str], hint: str = "") -> CallError:
 
 
 def as_arguments(name: str, specs: Sequence[ParameterSpec], values: Sequence[Any]) -> Sequence[Any]:
-    """Values as the call path takes them: tensors of other libraries on the host as NumPy arrays.
+    """Values as the call path takes them: plain NumPy arrays for what lives on the host.
 
     Raises
     ------
@@ -110,7 +110,10 @@ def as_arguments(name: str, specs: Sequence[ParameterSpec], values: Sequence[Any
 
 
 def _taken(name: str, spec: ParameterSpec, value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic) or not _is_host_tensor(value):
+    if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
+        # A subclass may say anything about its shape; code is run with what is true.
+        return np.asarray(value)
+    if isinstance(value, np.ma.MaskedArray | np.generic) or not _is_host_tensor(value):
         return value
     try:
         taken = host_array(value)
@@ -389,8 +392,11 @@ def scalar_conversion(spec: ParameterSpec, dtype: DType | Weak) -> Conversion:
         def integer(value: Any, problems: list[str]) -> int:
             number = int(value)
             if not minimum <= number <= maximum:
+                # Python refuses to print an int of thousands of digits.
+                is_short = number.bit_length() <= 256
+                shown = number if is_short else f"an int of {number.bit_length()} bits"
                 problems.append(
-                    f"argument {spec.name!r} is {number}, which does not fit into {held.dtype} "
+                    f"argument {spec.name!r} is {shown}, which does not fit into {held.dtype} "
                     f"({minimum} to {maximum})"
                 )
             return number

@@ -669,7 +669,7 @@ def to_numpy(value: object) -> np.ndarray[Any, Any]:
     Parameters
     ----------
     value : array
-        An array of any device in use, or what `array` takes.
+        An array of any device, or what `array` takes.
 
     Returns
     -------

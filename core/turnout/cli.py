@@ -181,7 +181,8 @@ def _print_rich_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for heading in _COLUMNS:
         is_number = heading in ("median", "fastest to slowest", "speed")
-        table.add_column(heading, justify="right" if is_number else "left")
+        # Folded, never shortened: a name is needed whole, and not every terminal has an ellipsis.
+        table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*row, style="bold green" if "chosen" in row else None)
     Console().print(table)

@@ -166,12 +166,13 @@ class PerformanceDispatcher(Generic[P, R]):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> PerformanceDispatcher[P, R]:
         # A class of its own for each operation, because Python looks `__call__` up in the class.
-        self: Any = super().__new__(type(cls.__name__, (cls,), {"__module__": cls.__module__}))
+        own_class = type(cls.__name__, (cls,), {"__module__": cls.__module__})
+        self: PerformanceDispatcher[P, R] = super().__new__(own_class)
         self._token = ""  # what its pickles call it, once there are any
         self._is_unpickled = False
         self._registration = threading.Lock()
         _operations.add(self)
-        return self  # type: ignore[no-any-return]
+        return self
 
     def __init__(
         self,

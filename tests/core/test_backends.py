@@ -387,7 +387,7 @@ def test_errors_name_the_callee_and_its_parameters(site: Site) -> None:
         "gpu:0; argument 'b' (Array) is on gpu:1. Move them to one of these with "
         "turnout.array(x, device=...)"
     )
-    with pytest.raises(CallError, match="^this call of solve is to run on host:0, but has arrays"):
+    with pytest.raises(CallError, match=r"^this call of solve is to run on host:0, but has arrays"):
         tn.resolve((x, 1.0), "host", solve)
 
 
@@ -491,6 +491,14 @@ def test_round_trip_through_a_device(site: Site) -> None:
     elsewhere = tn.array(there, device="gpu:0")
     assert name_of(tn.resolve((elsewhere,))) == "gpu:0"
     np.testing.assert_array_equal(tn.array(elsewhere, device="host"), x)
+
+
+def test_a_changed_array_is_copied_anew(site: Site) -> None:
+    x = np.zeros(2)
+    first = tn.array(x, device="gpu")
+    x[:] = 7
+    np.testing.assert_array_equal(tn.to_numpy(tn.array(x, device="gpu")), [7, 7])
+    np.testing.assert_array_equal(tn.to_numpy(first), [0, 0])
 
 
 def test_dtype_of_another_library(site: Site) -> None:

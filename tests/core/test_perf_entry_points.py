@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
 import sys
 import threading
 import warnings
@@ -86,6 +88,30 @@ def test_loaded_at_the_first_call_in_sorted_order(installer: Installer) -> None:
     assert [op(1) for _ in range(3)] == ["own", "a", "z"]
     assert op.implementations == ("own", "a", "z")
     assert LOGGED == ["ant", "zebra"]
+
+
+def own(a: int) -> str:
+    return "own"
+
+
+def test_what_is_installed_is_no_part_of_a_pickle(installer: Installer) -> None:
+    installer.install("ant", REGISTER.replace("NAME", "a"), PLAIN)
+
+    def stored() -> bytes:
+        @perf_dispatch
+        def op_of_entry_points(a: int) -> str: ...
+
+        op_of_entry_points.register(own)
+        op_of_entry_points(1)
+        assert op_of_entry_points.implementations == ("own", "a")
+        return pickle.dumps(op_of_entry_points)
+
+    made_elsewhere = stored()
+    gc.collect()  # there is no operation any more
+    made = pickle.loads(made_elsewhere)
+    assert made.implementations == ("own",)
+    assert [made(1) for _ in range(2)] == ["own", "a"]
+    assert pickle.loads(made_elsewhere).implementations == ("own", "a")
 
 
 @pytest.mark.parametrize("separator", [".", ":"])

@@ -1,4 +1,4 @@
-"""What hurt users of systems like this one: operations with kernels, in place, interrupted, forked."""
+"""What hurt users of systems like this one: arguments in place, interrupts, forks, odd calls."""
 
 from __future__ import annotations
 

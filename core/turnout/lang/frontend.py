@@ -106,7 +106,8 @@ def lower_kernel(kernel: KernelSource, types: Mapping[str, DType | Weak]) -> Low
         return _lower_array_form(kernel, types)
     except RecursionError:
         raise KernelError(
-            f"kernel {kernel.name} is nested too deeply; split its longest expression into several",
+            f"kernel {kernel.name} is nested too deeply; split its longest expression or chain of "
+            "elif into several",
             kernel.source.location(kernel.source.tree),
         ) from None
 
