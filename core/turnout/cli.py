@@ -143,9 +143,7 @@ def _print_race(race: Race) -> None:
     rows = [_row(race, each) for each in measured]
     title = f"{race.airports:,} airports, {race.airports**2:,} distances"
     click.echo()
-    if sys.stdout.isatty():
-        _print_rich_table(title, rows)
-    else:
+    if not (sys.stdout.isatty() and _print_rich_table(title, rows)):
         click.echo(title)
         _print_plain_table(rows)
     absent: dict[str, list[str]] = {}
@@ -173,7 +171,8 @@ def _row(race: Race, measured: Measured) -> tuple[str, ...]:
     )
 
 
-def _print_rich_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
+def _print_rich_table(title: str, rows: Sequence[tuple[str, ...]]) -> bool:
+    """Print a table, unless the terminal is too narrow to show it whole; says whether it did."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -181,11 +180,15 @@ def _print_rich_table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for heading in _COLUMNS:
         is_number = heading in ("median", "fastest to slowest", "speed")
-        # Folded, never shortened: a name is needed whole, and not every terminal has an ellipsis.
-        table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+        table.add_column(heading, justify="right" if is_number else "left")
     for row in rows:
         table.add_row(*row, style="bold green" if "chosen" in row else None)
-    Console().print(table)
+    console = Console()
+    unlimited = console.options.update(max_width=sys.maxsize)
+    if console.measure(table, options=unlimited).maximum > console.width:
+        return False
+    console.print(table)
+    return True
 
 
 def _print_plain_table(rows: Sequence[tuple[str, ...]]) -> None:
@@ -193,7 +196,7 @@ def _print_plain_table(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+        click.secho("  ".join(cells).rstrip(), bold="chosen" in line)
 
 
 def _demo_facts(running: Demo, races: Sequence[Race]) -> dict[str, Any]:
@@ -276,7 +279,10 @@ def _print_installation(report: InstallationReport) -> None:
         for problem in report.problems:
             click.echo(f"  {problem}")
     click.echo()
-    click.echo("All is well." if report.is_healthy else "Something is broken, see above.")
+    if not report.is_healthy:
+        click.echo("Something is broken, see above.")
+    else:
+        click.echo("All backends work, but see the problems." if report.problems else "All is well.")
 
 
 def _print_backend(backend: BackendReport) -> None:

@@ -150,6 +150,8 @@ def _description(value: object) -> str:
 
 def _imported(place: str) -> types.ModuleType:
     """Import a module by its name or its file, as ``python -m`` and ``python file`` would."""
+    if not place:
+        raise CallError("no module is named; give MODULE:KERNEL or path/to/file.py:KERNEL")
     is_file = place.endswith(".py")
     folder = os.path.dirname(os.path.abspath(place)) if is_file else os.getcwd()
     if is_file and not os.path.isfile(place):

@@ -6,12 +6,14 @@ import ctypes
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import llvmlite.binding
 import numpy as np
 import pytest
 from unit_builder import UnitBuilder, drag
@@ -290,6 +292,39 @@ def test_children_of_a_fork_run_and_compile(load, device):
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert (out == 1).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_children_of_a_fork_compile_while_other_threads_are_in_llvm(device):
+    # What llvmlite does in other threads: calls of other packages, and freeing what was dropped.
+    is_over = threading.Event()
+
+    def call_llvm() -> None:
+        while not is_over.is_set():
+            llvmlite.binding.get_default_triple()
+
+    thread = threading.Thread(target=call_llvm)
+    thread.start()
+    statuses = []
+    try:
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(30)  # ends a child that hangs
+                status = 1
+                try:
+                    unit = add_unit("after_fork", 5.0)
+                    binary = turnout_cpu.turnout_compile(unit, device.target, Options(level=0))
+                    turnout_cpu.turnout_launch(binary, unit)
+                    status = 0
+                finally:
+                    os._exit(status)
+            statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    finally:
+        is_over.set()
+        thread.join()
+    assert statuses == [0] * 10
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory size from /proc")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+OURS = ("turnout", "turnout_cpu")
 
 
 def names(wheels: Path, distribution: str) -> list[str]:
@@ -43,17 +44,27 @@ def test_the_core_ships_all_it_needs_at_run_time(wheels: Path) -> None:
         "turnout/data/README.md",
         "turnout/conformance/__init__.py",
     } <= set(contents)
-    assert any(name.endswith("licenses/LICENSE") for name in contents)
 
 
-@pytest.mark.parametrize(
-    ("distribution", "package"), [("turnout", "turnout"), ("turnout_cpu", "turnout_cpu")]
-)
-def test_a_wheel_holds_its_own_package_and_nothing_else(
-    wheels: Path, distribution: str, package: str
+@pytest.mark.parametrize("distribution", OURS)
+def test_a_wheel_holds_its_own_package_and_nothing_else(wheels: Path, distribution: str) -> None:
+    contents = names(wheels, distribution)
+    information = f"{distribution}-0.1.0.dist-info"
+    assert {name.split("/")[0] for name in contents} == {distribution, information}
+    code = {name for name in contents if not name.startswith(information)}
+    assert {Path(name).suffix for name in code} <= {".py", ".typed", ".csv", ".md"}
+
+
+@pytest.mark.parametrize("distribution", OURS)
+def test_a_wheel_brings_its_license_its_types_and_a_description(
+    wheels: Path, distribution: str
 ) -> None:
-    top_level = {name.split("/")[0] for name in names(wheels, distribution)}
-    assert top_level == {package, f"{distribution}-0.1.0.dist-info"}
+    license_text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert read(wheels, distribution, ".dist-info/licenses/LICENSE") == license_text
+    assert f"{distribution}/py.typed" in names(wheels, distribution)
+    described = metadata(wheels, distribution)
+    assert described["Description-Content-Type"] == "text/markdown"
+    assert described.get_payload().lstrip().startswith("# turnout")
 
 
 def test_a_wheel_runs_on_every_platform(wheels: Path) -> None:

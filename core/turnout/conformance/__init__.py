@@ -87,7 +87,8 @@ def run(
     if status == pytest.ExitCode.NO_TESTS_COLLECTED:
         print(f"turnout check: no test matches {keyword!r}", file=sys.stderr)
         return _USAGE_ERROR
-    return status
+    # For a `keyword` that it cannot read, pytest has a status of its own, and has said why.
+    return _USAGE_ERROR if status == pytest.ExitCode.USAGE_ERROR else status
 
 
 def _unknown(backend: str) -> str:

@@ -38,41 +38,47 @@ class Region:
     yields: tuple[Value, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A literal: an int in the range of an integer type, a float, or a bool."""
+class _OneResult:
+    """A statement without regions that defines one value."""
 
+    __slots__ = ()
     result: Value
-    value: int | float | bool
-
     regions: ClassVar[tuple[Region, ...]] = ()
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return ()
 
     @property
     def results(self) -> tuple[Value, ...]:
         return (self.result,)
 
 
+class _NoResult:
+    """A statement without regions that defines no value."""
+
+    __slots__ = ()
+    results: ClassVar[tuple[Value, ...]] = ()
+    regions: ClassVar[tuple[Region, ...]] = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Compute:
+class Constant(_OneResult):
+    """A literal: an int in the range of an integer type, a float, or a bool."""
+
+    result: Value
+    value: int | float | bool
+
+    operands: ClassVar[tuple[Value, ...]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compute(_OneResult):
     """One row of `turnout.ir.operations.OPERATIONS` applied to values."""
 
     result: Value
     operation: str
     operands: tuple[Value, ...]
 
-    regions: ClassVar[tuple[Region, ...]] = ()
-
-    @property
-    def results(self) -> tuple[Value, ...]:
-        return (self.result,)
-
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(_OneResult):
     """Conversion to the result's type.
 
     Float to integer truncates and saturates, NaN gives 0; integer to narrower integer keeps the low
@@ -82,57 +88,35 @@ class Cast:
     result: Value
     operand: Value
 
-    regions: ClassVar[tuple[Region, ...]] = ()
-
     @property
     def operands(self) -> tuple[Value, ...]:
         return (self.operand,)
 
-    @property
-    def results(self) -> tuple[Value, ...]:
-        return (self.result,)
-
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(_OneResult):
     """Length of one axis of an array parameter, as i64."""
 
     result: Value
     array: str
     axis: int
 
-    regions: ClassVar[tuple[Region, ...]] = ()
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return ()
-
-    @property
-    def results(self) -> tuple[Value, ...]:
-        return (self.result,)
+    operands: ClassVar[tuple[Value, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class LocalArray:
+class LocalArray(_NoResult):
     """A fixed-size array private to one position of the iteration space, filled with zeros."""
 
     array: str
     dtype: DType
     shape: tuple[int, ...]
 
-    regions: ClassVar[tuple[Region, ...]] = ()
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return ()
-
-    @property
-    def results(self) -> tuple[Value, ...]:
-        return ()
+    operands: ClassVar[tuple[Value, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(_OneResult):
     """Read one element of an array parameter or local array; indices are i64, one per axis."""
 
     result: Value
@@ -140,19 +124,13 @@ class Load:
     indices: tuple[Value, ...]
     line: int = field(default=0, compare=False)
 
-    regions: ClassVar[tuple[Region, ...]] = ()
-
     @property
     def operands(self) -> tuple[Value, ...]:
         return self.indices
 
-    @property
-    def results(self) -> tuple[Value, ...]:
-        return (self.result,)
-
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class Store(_NoResult):
     """Write one element. With `combine` (an operation name) the element is updated atomically."""
 
     array: str
@@ -161,15 +139,9 @@ class Store:
     combine: str | None = None
     line: int = field(default=0, compare=False)
 
-    regions: ClassVar[tuple[Region, ...]] = ()
-
     @property
     def operands(self) -> tuple[Value, ...]:
         return (*self.indices, self.value)
-
-    @property
-    def results(self) -> tuple[Value, ...]:
-        return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,10 @@
 
 LLVM's objects are not safe to share between threads, so one lock covers everything here. A fork
 waits for the lock, so that a child never starts with half-done work of another thread.
+
+It is the lock that llvmlite takes around each call of LLVM: other packages use LLVM too, and objects
+of LLVM are freed whenever Python drops them, in any thread. With a lock of our own, a child of a
+fork in the middle of such a call would wait for llvmlite's for ever.
 """
 
 from __future__ import annotations
@@ -9,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,10 +23,10 @@ from turnout.plugin import CompileError
 
 from . import vector_math
 
-_lock = threading.RLock()
+_lock = llvm.ffi.lib._lock
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+        before=_lock.__enter__, after_in_parent=_lock.__exit__, after_in_child=_lock.__exit__
     )
 
 
