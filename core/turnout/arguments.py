@@ -393,7 +393,7 @@ def scalar_conversion(spec: ParameterSpec, dtype: DType | Weak) -> Conversion:
             number = int(value)
             if not minimum <= number <= maximum:
                 # Python refuses to print an int of thousands of digits.
-                is_short = number.bit_length() <= 256
+                is_short = number.bit_length() <= 2000
                 shown = number if is_short else f"an int of {number.bit_length()} bits"
                 problems.append(
                     f"argument {spec.name!r} is {shown}, which does not fit into {held.dtype} "

@@ -281,8 +281,10 @@ def _print_installation(report: InstallationReport) -> None:
     click.echo()
     if not report.is_healthy:
         click.echo("Something is broken, see above.")
+    elif report.problems:
+        click.echo("All backends work, but see the problems.")
     else:
-        click.echo("All backends work, but see the problems." if report.problems else "All is well.")
+        click.echo("All is well.")
 
 
 def _print_backend(backend: BackendReport) -> None:

@@ -277,6 +277,16 @@ def test_doctor_in_words() -> None:
     assert text.endswith("\nAll is well.\n")
 
 
+def test_doctor_does_not_call_all_well_what_it_has_problems_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(tmp_path / "file"))
+    text = output("doctor")
+    assert "\nproblems\n  compiled kernels are not kept in" in text
+    assert text.endswith("\nAll backends work, but see the problems.\n")
+
+
 @pytest.mark.parametrize(
     ("variables", "reason"),
     [
@@ -627,6 +637,13 @@ def test_show_says_why_a_module_fails(source: str, expected: str, folder: Path) 
     assert message.startswith("failing cannot be imported:\n")
     assert 'failing.py", line 1' in message
     assert message.endswith(expected)
+
+
+@pytest.mark.parametrize("target", ["", ":drag"])
+def test_show_of_no_module(target: str) -> None:
+    assert error("show", target) == (
+        "no module is named; give MODULE:KERNEL or path/to/file.py:KERNEL"
+    )
 
 
 def test_the_target_of_a_file_on_windows() -> None:

@@ -221,6 +221,12 @@ def test_unknown_test(empty: Path) -> None:
     assert "turnout check: no test matches 'no_such_test'" in done.stderr
 
 
+def test_a_choice_of_tests_that_cannot_be_read(empty: Path) -> None:
+    done = check(empty, backend="reference", keyword="((")
+    assert done.returncode == 2
+    assert "Wrong expression passed to '-k': ((" in done.stderr
+
+
 def test_missing_hardware_is_a_failure(site: Site, empty: Path) -> None:
     raising = 'raise Unavailable("there is no fake card", "buy one")'
     site.install_backend(
@@ -342,6 +348,23 @@ def turnout_launch(unit):
 """,
         "test_layout_of_an_input",
         {f"test_layout_of_an_input[fake:0-{layout}]" for layout in ("every second", "column")},
+    ),
+    "arguments are copied": (
+        """
+class Copying(Launcher):
+    def __call__(self, args, size):
+        copies = [a.copy() if isinstance(a, np.ndarray) else a for a in args]
+        self.inner(copies, size)
+        for given, copy in zip(args, copies):
+            if isinstance(given, np.ndarray) and given.flags.writeable:
+                given[...] = copy
+
+@hookimpl
+def turnout_launch(unit):
+    return Copying(unit)
+""",
+        "test_arrays and (in_place or overlap)",
+        {"test_overlap_in_order[fake:0]"},
     ),
     "one sample alone is computed differently": (
         """

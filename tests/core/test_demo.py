@@ -6,6 +6,7 @@ import importlib
 import json
 import linecache
 import math
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from click.testing import CliRunner
 from fake_plugins import Site, backend_source
 
 import turnout as tn
-from turnout import demo
+from turnout import cli, demo
 from turnout.cli import main
 from turnout.demo import Demo, Variant, disagreement, load_airports
 
@@ -265,6 +266,22 @@ def test_the_table_of_a_race() -> None:
     (chosen,) = (row for row in rows if "  chosen  " in row)
     assert chosen.endswith("lowest median of 3 timed calls each")
     assert all("times as long" in row for row in rows if row != chosen)
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_no_terminal_is_too_narrow_for_the_names(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = Demo(AIRPORTS, (20,), timed_calls=1)
+    races = running.race()
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    cli._print_race(races[0])
+    printed = capsys.readouterr().out
+    assert all(variant.name in printed for variant in running.variants)
+    assert printed.count("lowest median of 1 timed call each") == 1
+    assert "20 airports, 400 distances" in printed
+    assert printed.isascii() == (columns == 60)  # the line below the headings
 
 
 def test_a_forced_implementation_is_chosen_without_a_race(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -458,3 +458,9 @@ def test_all_problems_of_values_are_listed_together() -> None:
     assert message.count("\n  - ") == 3
     for words in ("'regime' has 3", "'v_new' is written", "which does not fit into int64"):
         assert words in message
+
+
+def test_an_int_too_long_to_print_is_described_by_its_size() -> None:
+    regime, v, out = values()
+    message = refused(drag, 10**5000, regime, v, out)
+    assert "argument 'dt' is an int of 16610 bits, which does not fit into int64" in message

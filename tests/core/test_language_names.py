@@ -155,6 +155,7 @@ CONSTANTS = {
     "zero-dimensional array": (np.array(1.0), "'free' is an array from outside of the kernel"),
     "lambda": (lambda x: x, "'free' is nothing that kernels can call; decorate a Python"),
     "class": (dict, "'free' is nothing that kernels can call; decorate a Python"),
+    "math.floor": (math.floor, "'free' of Python's math gives a Python int; use turnout.math"),
     "numpy function": (np.linalg.norm, "'free' is nothing that kernels can call; decorate"),
 }
 

@@ -1,7 +1,7 @@
 """Single bytes that are accessed under a condition, next to calls of vector math (AVX-512).
 
-LLVM 22 spills the mask of such an access before its upper half is cleared, and then writes 8 bytes
-beyond the vector; see `turnout_cpu.accesses.has_guarded_bytes`.
+With AVX512DQ, LLVM 22 spills the mask of such an access before its upper half is cleared, and then
+writes 8 bytes beyond the vector; see `turnout_cpu.accesses.has_guarded_bytes`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import pytest
 
 import turnout as tn
 import turnout.math as tm
-from turnout import Mutable, NDArray, Scalar, Terminated, bool_, f32, f64
+import turnout_cpu
+from turnout import Mutable, NDArray, Scalar, Terminated, bool_, f32, f64, u8
+from turnout.plugin import Device, Options
 
 LENGTHS = [*range(1, 40), 63, 77, 100]
 GUARD = 64
@@ -80,3 +82,22 @@ def test_array_form(n: int, kernel: tn.Kernel, dtype: type) -> None:
     assert whole_out[GUARD + n :].all()
     np.testing.assert_array_equal(out, skip | (x > 3))
     assert (y[skip] == 7).all()
+
+
+@tn.kernel
+def threshold(x: NDArray[u8, 1], out: NDArray[u8, 1]):
+    for i in range(x.shape[0]):
+        if x[i] > 100:
+            out[i] = 255
+
+
+@pytest.mark.parametrize("kernel", [threshold, flags32, flags64])
+def test_the_loop_is_vectorised_without_the_wrong_instruction(
+    kernel: tn.Kernel, device: Device
+) -> None:
+    if "+avx512dq" not in ",".join(device.target.options):
+        pytest.skip("only AVX512DQ has the instruction")
+    (unit,) = kernel.lower(kernel.default_types()).plan.units
+    binary = turnout_cpu.turnout_compile(unit, device.target, Options(keep_text=True))
+    assert binary.metadata["loop:space"].startswith("vectorised")
+    assert "kmovb" not in binary.metadata["text:assembly"]

@@ -44,8 +44,8 @@ def math_programs(draw: Draw) -> tuple[Program, dict[str, str]]:
 
 
 def ordered(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Floats as integers in the same order, neighbours next to each other, as float64."""
-    bits = array.view(np.int32 if array.itemsize == 4 else np.int64)
+    """Floats as integers in the same order, neighbours next to each other."""
+    bits = array.view(np.int32) if array.itemsize == 4 else array.view(np.int64)
     smallest = np.iinfo(bits.dtype).min
     return np.where(bits < 0, smallest - bits, bits).astype(np.int64)
 

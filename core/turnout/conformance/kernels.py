@@ -613,6 +613,12 @@ def double(a: NDArray[f32, 1], b: NDArray[f32, 1]) -> None:
 
 
 @tn.kernel
+def add_in_order(x: NDArray[f32, 1], out: NDArray[f32, 1]) -> None:
+    for i in tn.serial(range(x.shape[0])):
+        out[i] += x[i]
+
+
+@tn.kernel
 def combine(x: NDArray[f32, 1], y: NDArray[f32, 1], out: NDArray[f32, 1]) -> None:
     for i in range(out.shape[0]):
         out[i] = x[i] * 3 - y[i]

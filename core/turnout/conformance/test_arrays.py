@@ -196,6 +196,19 @@ def test_overlap_is_refused(device: DeviceUnderTest) -> None:
     assert_same_bits(whole, before, "an array whose use was refused")
 
 
+def test_overlap_in_order(device: DeviceUnderTest) -> None:
+    """A loop that runs in order reads what it stored, through whichever argument."""
+    whole = values(65)
+    running_total = np.cumsum(whole, dtype=np.float32)
+    if device.put(whole) is not whole:
+        # Memory of its own: two arguments would become two copies.
+        with pytest.raises(tn.CallError, match="overlap in memory and would be copied"):
+            device.call(kernels.add_in_order, whole[:-1], whole[1:])
+        return
+    device.call(kernels.add_in_order, whole[:-1], whole[1:])
+    assert_same_bits(whole, running_total, "each element added to the next")
+
+
 def test_interleaved_arrays_do_not_overlap(device: DeviceUnderTest) -> None:
     """Even and odd elements of one array are two arrays."""
     whole = values(64)

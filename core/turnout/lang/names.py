@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import enum
+import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -150,6 +151,11 @@ def _refusal(value: Any, name: str) -> str:
         return f"{name!r} is an array from outside of the kernel; pass it as an argument"
     if getattr(value, "__turnout_kernel__", False):
         return f"{name!r} is a kernel, which kernels cannot call; make it a turnout.func"
+    if any(value is rounding for rounding in (math.floor, math.ceil, math.trunc)):
+        return (
+            f"{name!r} of Python's math gives a Python int; use turnout.math.{value.__name__}, or "
+            "i64(x)"
+        )
     if callable(value):
         return (
             f"{name!r} is nothing that kernels can call; decorate a Python function with "

@@ -83,14 +83,17 @@ def turnout_devices() -> list[Device]:
 @hookimpl
 def turnout_compile(unit: ir.Unit, target: Target, options: Options) -> Binary:
     """Object code of one unit."""
-    from . import compiler, emit
+    from . import accesses, compiler, emit
 
     vectors = _vectors(target)
     text = emit.emit(unit, vectors, options)
+    features = _option(target, "features")
+    if accesses.has_guarded_bytes(unit.body):
+        features = features.replace("+avx512dq", "-avx512dq")
     compiled = compiler.compile_text(
         text,
         target.arch,
-        _option(target, "features"),
+        features,
         options.level,
         keep_text=options.keep_text,
     )

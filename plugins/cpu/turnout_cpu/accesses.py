@@ -47,12 +47,13 @@ def has_atomic_updates(body: ir.Region) -> bool:
 
 
 def has_guarded_bytes(body: ir.Region) -> bool:
-    """Whether one-byte elements are accessed under a condition, which LLVM gets wrong in vectors.
+    """Whether one-byte elements are accessed under a condition, which LLVM gets wrong with AVX-512.
 
-    With AVX-512, LLVM 22 runs such an access on 8 of the 16 lanes of a register, under a mask whose
-    upper half it has to clear. Where it spills that mask, for example around the call of a math
-    function, it saves the mask from before the clearing (it takes the clearing ``kmovb`` for a
-    plain copy), and 8 bytes beyond the vector are written. Such loops are not vectorised here.
+    LLVM 22 runs such an access on 8 of the 16 lanes of a register, under a mask whose upper half it
+    has to clear. Where it spills that mask, for example around the call of a math function, it
+    saves the mask from before the clearing (it takes the clearing ``kmovb`` for a plain copy), and
+    8 bytes beyond the vector are written. Without AVX512DQ, which brings ``kmovb``, LLVM clears the
+    mask by shifts, and keeps the result.
     """
 
     def has_bytes(region: ir.Region, is_guarded: bool) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from turnout.plugin import CompileError, Options, ir
 
 from . import mathematics, vector_math
-from .accesses import has_guarded_bytes, may_declare_parallel
+from .accesses import may_declare_parallel
 from .operations import SPELLINGS, cast
 from .text import FAST_MATH_FLAGS, FunctionText, ModuleText, literal, storage_type_of, type_of
 
@@ -111,7 +111,6 @@ class Body:
         self.statements(self.unit.prologue)
         self.sites = 0  # those of the body are counted
         with self.independent(self.unit.body if self.unit.extents else None) as properties:
-            properties += self.cautions(self.unit.body)
             self.space(self.unit.extents, self.unit.body.parameters, properties)
         self.function.write("ret i64 0")
         header = (
@@ -175,11 +174,6 @@ class Body:
         self.access_groups = (*outer, group)
         yield [f'!{{!"llvm.loop.parallel_accesses", {group}}}']
         self.access_groups = outer
-
-    def cautions(self, body: ir.Region) -> list[str]:
-        """Properties of a loop that LLVM must not vectorise."""
-        is_hazard = self.vectors.bits == 512 and has_guarded_bytes(body)
-        return ['!{!"llvm.loop.vectorize.enable", i1 false}'] if is_hazard else []
 
     def loop(self, tag: str, properties: Sequence[str] = ()) -> str:
         """Metadata of a loop; LLVM keeps entries it does not know."""
@@ -441,7 +435,7 @@ class Body:
             initial,
             lambda *carried: self.region(statement.condition, carried)[0],
             lambda *carried: self.region(statement.body, carried),
-            self.loop(str(statement.line or ""), self.cautions(statement.body)),
+            self.loop(str(statement.line or "")),
         )
         self.bind(statement.results, last)
 
@@ -453,7 +447,6 @@ class Body:
             return self.region(statement.body, (index, *carried))
 
         with self.independent(statement.body if statement.independent else None) as properties:
-            properties += self.cautions(statement.body)
             loop = self.loop(str(statement.line or ""), properties)
             if self.constants.get(statement.step.number) == 1:
                 last = self.upward_loop(start, stop, initial, body, loop)

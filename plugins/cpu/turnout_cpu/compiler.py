@@ -3,9 +3,9 @@
 LLVM's objects are not safe to share between threads, so one lock covers everything here. A fork
 waits for the lock, so that a child never starts with half-done work of another thread.
 
-It is the lock that llvmlite takes around each call of LLVM: other packages use LLVM too, and objects
-of LLVM are freed whenever Python drops them, in any thread. With a lock of our own, a child of a
-fork in the middle of such a call would wait for llvmlite's for ever.
+It is the lock that llvmlite takes around each call of LLVM: other packages use LLVM too, and
+objects of LLVM are freed whenever Python drops them, in any thread. With a lock of our own, a child
+of a fork in the middle of such a call would wait for llvmlite's for ever.
 """
 
 from __future__ import annotations

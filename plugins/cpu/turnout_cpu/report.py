@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from turnout.plugin import Options, ir, statements
 
 from . import mathematics, vector_math
-from .accesses import has_atomic_updates, has_guarded_bytes
+from .accesses import has_atomic_updates
 from .body import LOOP_TAG, SPACE_TAG, Vectors
 
 _Loop = ir.For | ir.While
@@ -118,8 +118,6 @@ def _reason(
         return "the number of rounds is not known in advance"
     if any(statement.line == 0 or str(statement.line) in lanes for statement in inner):
         return "it contains another loop"
-    if vectors.bits == 512 and has_guarded_bytes(region):
-        return "LLVM is wrong about one-byte elements that are accessed under a condition"
     if has_atomic_updates(region):
         return "it updates elements that its positions share"
     if missing := sorted(_without_vector_routine(body, vectors)):
