@@ -150,9 +150,9 @@ def _description(value: object) -> str:
 
 def _imported(place: str) -> types.ModuleType:
     """Import a module by its name or its file, as ``python -m`` and ``python file`` would."""
-    if not place:
-        raise CallError("no module is named; give MODULE:KERNEL or path/to/file.py:KERNEL")
     is_file = place.endswith(".py")
+    if not is_file and (not place or place.startswith(".")):
+        raise CallError(f"{place!r} is no module; give MODULE:KERNEL or path/to/file.py:KERNEL")
     folder = os.path.dirname(os.path.abspath(place)) if is_file else os.getcwd()
     if is_file and not os.path.isfile(place):
         raise CallError(f"there is no file {place!r}")

@@ -639,11 +639,12 @@ def test_show_says_why_a_module_fails(source: str, expected: str, folder: Path) 
     assert message.endswith(expected)
 
 
-@pytest.mark.parametrize("target", ["", ":drag"])
-def test_show_of_no_module(target: str) -> None:
-    assert error("show", target) == (
-        "no module is named; give MODULE:KERNEL or path/to/file.py:KERNEL"
-    )
+@pytest.mark.parametrize(
+    ("target", "module"), [("", ""), (":drag", ""), ("./solver:drag", "./solver"), (".s:k", ".s")]
+)
+def test_show_of_no_module(target: str, module: str) -> None:
+    expected = f"{module!r} is no module; give MODULE:KERNEL or path/to/file.py:KERNEL"
+    assert error("show", target) == expected
 
 
 def test_the_target_of_a_file_on_windows() -> None:

@@ -292,6 +292,17 @@ def test_a_tuple_of_one_is_a_tuple(device):
     assert_same(out, X)
 
 
+def test_a_vector_is_returned_as_its_components(device):
+    @tn.kernel
+    def k(x: Scalar) -> Vector[2]:
+        if x < 0:
+            return 0, x
+        return x, 1.5
+
+    wanted = np.stack([np.where(X < 0, 0, X), np.where(X < 0, X, 1.5)])
+    assert_same(k(X, device=device), wanted)
+
+
 def test_outputs_and_returned_values_together(device):
     @tn.kernel
     def k(x: Scalar, y: Mutable[Scalar]) -> Scalar:
@@ -310,7 +321,12 @@ def test_outputs_and_returned_values_together(device):
         ("-> Scalar", "return x, x", "1 values are declared to return, 2 given"),
         ("-> tuple[Scalar, Scalar]", "return x", "2 values are declared to return, 1 given"),
         ("-> Index", "return x", "holds i64, and a value of type f64 does not convert"),
-        ("-> Vector[3]", "return x, x, x", "1 values are declared to return, 3 given"),
+        (
+            "-> Vector[3]",
+            "return x, x",
+            "the returned array holds a vector of width 3, not a vector of width 2",
+        ),
+        ("-> tuple[Vector[2]]", "return x, x", "1 values are declared to return, 2 given"),
         (
             "-> Vector[2]",
             "return x",

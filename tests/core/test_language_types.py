@@ -278,11 +278,24 @@ def test_integer_powers(device):
 def test_known_powers_are_exact(device):
     def k(a: Floats, b: NDArray[i32, 1]):
         for i in range(len(a)):
-            a[i] = a[i] ** 2 + a[i] ** 0.5
+            a[i] = a[i] ** 2 + a[i] ** 0.5 - a[i] ** -1
             b[i] = b[i] ** 2 - b[i] ** 3
 
     b = np.array([7, -3, 65536], np.int32)
     assert_like_python(k, np.array([0.1, 2, 1e200]), b, device=device)
+
+
+def test_a_cube_is_two_multiplications(device):
+    @tn.kernel
+    def cubes(x: Floats, out: Floats):
+        for i in range(len(x)):
+            out[i] = x[i] ** 3
+
+    x = np.array([0.1, -0.7, 1e103, -1e103, 1e-110, -0.0, np.inf, -np.inf, np.nan])
+    out = np.zeros(len(x))
+    cubes(x, out, device=device)
+    with np.errstate(over="ignore", under="ignore"):
+        assert_same(out, x * x * x)
 
 
 def test_integer_division_by_zero_is_zero(device):

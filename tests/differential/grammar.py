@@ -134,10 +134,10 @@ class Grammar:
 
     def value(self, kind: str, depth: int) -> str:
         """An expression of exactly this strong kind."""
-        if depth <= 0:
+        if depth <= 0 or not self.number(0, 7):
             return self.leaf(kind)
-        productions = [self.leaf, self.element, self.closed, self.closed, self.mixed]
-        productions += [self.chosen, self.called]
+        productions: list[Callable[[str, int], str]] = [self.element, self.closed, self.closed]
+        productions += [self.mixed, self.chosen, self.called]
         productions.append(self.truth_value if kind == "bool_" else self.unary)
         if kind in FLOATS:
             productions.append(self.float_function)
@@ -145,10 +145,7 @@ class Grammar:
                 productions += [self.math_function, self.math_function]
             if kind in self.scope.vectors.values():
                 productions.append(self.vector_component)
-        production = self.pick(productions)
-        if production == self.leaf:
-            return self.leaf(kind)
-        return production(kind, depth - 1)  # type: ignore[operator, no-any-return]
+        return self.pick(productions)(kind, depth - 1)
 
     def leaf(self, kind: str) -> str:
         """A local, a parameter or an element, cast where it is of another kind; or a literal."""
@@ -514,17 +511,19 @@ class Grammar:
         return lines
 
     def statement(self, depth: int, in_loop: bool) -> list[str]:
-        forms = [self.declaration, self.declaration, self.assignment, self.assignment, self.store]
+        forms = ["declaration", "declaration", "assignment", "assignment", "store"]
         if depth > 0:
-            forms += [self.branches, self.branches, self.loop, self.local_array, self.swap]
+            forms += ["branches", "branches", "loop", "local_array", "swap"]
         if self.features.vectors:
-            forms.append(self.vector_statement)
-        form = self.pick(forms)
-        if form == self.branches:
-            return self.branches(depth - 1, in_loop)
-        if form == self.loop:
-            return self.loop(depth - 1)
-        return form()  # type: ignore[operator, no-any-return]
+            forms.append("vector_statement")
+        match self.pick(forms):
+            case "branches":
+                return self.branches(depth - 1, in_loop)
+            case "loop":
+                return self.loop(depth - 1)
+            case form:
+                lines: list[str] = getattr(self, form)()
+                return lines
 
     def declaration(self) -> list[str]:
         """A new local."""

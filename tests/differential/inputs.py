@@ -136,7 +136,7 @@ def memory_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def in_memory(array: np.ndarray[Any, Any], memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The view of `memory` that `array` is of its own memory."""
     offset = _address(array) - _address(memory_of(array))
-    view = np.ndarray(array.shape, array.dtype, memory, offset, array.strides)
+    view: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, memory, offset, array.strides)
     view.flags.writeable = array.flags.writeable
     return view
 

@@ -217,12 +217,18 @@ class ExpressionLowering(Scope):
         build = self.builder
         if strong(dtype).is_bool:
             dtype = ir.i8
-        if isinstance(exponent, Known) and exponent.value == 2:
+        if isinstance(exponent, Known) and exponent.value in (2, 3):
+            # The cube has two roundings, so it is within the error that `pow` is allowed.
             operand = build.number(base, dtype)
-            return build.arithmetic("multiply", (operand, operand), dtype)
+            square = build.arithmetic("multiply", (operand, operand), dtype)
+            if exponent.value == 2:
+                return square
+            return build.arithmetic("multiply", (square, operand), dtype)
         if strong(dtype).is_float:
             if isinstance(exponent, Known) and exponent.value == 0.5:
                 return build.arithmetic("sqrt", (base,), dtype)
+            if isinstance(exponent, Known) and exponent.value == -1:
+                return build.arithmetic("divide", (Known(1), base), dtype)
             return build.arithmetic("pow", (base, exponent), dtype)
         if isinstance(exponent, Known) and exponent.value < 0:
             self.fail(node, "an integer to a negative power is no integer; convert it to a float")

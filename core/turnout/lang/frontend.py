@@ -316,7 +316,8 @@ class _SampleForm:
             if declared:
                 body.fail(tree, f"kernel {self.kernel.name} is declared to return, and does not")
             return ()
-        values = value.items if isinstance(value, TupleValue) else (value,)
+        is_one_vector = declared and declared[0].width and not self.kernel.signature.returns_tuple
+        values = value.items if isinstance(value, TupleValue) and not is_one_vector else (value,)
         if declared is not None and len(declared) != len(values):
             body.fail(
                 last_return(tree),
