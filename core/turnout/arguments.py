@@ -523,8 +523,9 @@ def overlaps(a: Any, b: Any) -> bool:
     if not np.may_share_memory(a, b):
         return False
     try:
-        # NumPy's annotations know two values of max_work only.
-        return np.shares_memory(a, b, max_work=_EXACT_OVERLAP_WORK)  # type: ignore[arg-type]
+        # Typed Any, because annotations of NumPy before 2.5 know two values of max_work only.
+        max_work: Any = _EXACT_OVERLAP_WORK
+        return np.shares_memory(a, b, max_work=max_work)
     except np.exceptions.TooHardError:
         return True  # not proven distinct
 

@@ -50,7 +50,7 @@ class Target:
     backend: str
     arch: str
     features: frozenset[str] = frozenset()
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = field(default=(), repr=False)
     lanes: int = 1
 
     def __str__(self) -> str:

@@ -27,12 +27,13 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from . import implementations as outside
 from .discovery import Entry, describe
-from .errors import CallError, KernelError
+from .errors import CallError, ConfigurationError, KernelError
 from .geometry import leaves
 from .pickling import MADE_KEPT, named
 from .signatures import (
     check_accepts_arguments,
     check_parameters,
+    check_runs_when_called,
     generate_call,
     generate_geometry,
     generate_prototype,
@@ -189,6 +190,10 @@ class PerformanceDispatcher(Generic[P, R]):
                 f"{prototype!r}: write an empty function with the same parameters, and register "
                 "kernels and other callables with its .register"
             )
+        check_runs_when_called(f"perf_dispatch: the prototype {prototype.__name__!r}", prototype)
+        for setting, value in (("timer", timer), ("clock", clock)):
+            if value is not None and not callable(value):
+                raise ConfigurationError(f"{setting}={value!r} is not allowed: give a function")
         functools.update_wrapper(self, prototype)
         self.__signature__ = inspect.signature(prototype)
         self._get_geometry_hash = get_geometry_hash
@@ -292,6 +297,8 @@ class PerformanceDispatcher(Generic[P, R]):
                 raise KernelError(
                     f"{self._label}: register takes a kernel or a plain function, not {function!r}"
                 )
+            if isinstance(function, PerformanceDispatcher) and function is self:
+                raise KernelError(f"{self._label} cannot be an implementation of itself")
             implementation = Implementation(
                 self._checked_name(function, name),
                 function,
@@ -299,6 +306,7 @@ class PerformanceDispatcher(Generic[P, R]):
                 is_installed=threading.get_ident() == self._preparing_thread,
             )
             where = f"{self._label}: the implementation {implementation.name!r}"
+            check_runs_when_called(where, function)
             check_parameters(where, function, self.__signature__)
             if is_compatible is not None:
                 where += ": is_compatible"
@@ -385,9 +393,14 @@ class PerformanceDispatcher(Generic[P, R]):
         case, refusals = self._case(geometry, arguments, keywords)
         if not case.candidates:
             raise CallError(self._nothing_compatible(refusals))
+        name = self._label
 
         def work(implementation: Implementation) -> Any:
-            return implementation.function(*arguments, **keywords)
+            try:
+                return implementation.function(*arguments, **keywords)
+            except Exception as error:
+                error.add_note(f"raised by {implementation.name!r}, an implementation of {name}")
+                raise
 
         def default_timer(work: Callable[[], None]) -> int:
             from .backends import timer_for
@@ -424,8 +437,9 @@ class PerformanceDispatcher(Generic[P, R]):
                 answer = implementation.is_compatible(*arguments, **keywords)
                 answers.append(is_accepted(implementation.name, answer))
                 if not answers[-1]:
-                    reason = answer if isinstance(answer, str) else "is_compatible returned False"
-                    refusals[implementation.name] = reason
+                    is_reason = isinstance(answer, str) and answer.strip()
+                    reason = answer if is_reason else f"is_compatible returned {answer!r}"
+                    refusals[implementation.name] = str(reason)
                     continue
             candidates.append(implementation)
         key = (geometry, *answers) if answers else geometry

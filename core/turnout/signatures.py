@@ -71,6 +71,20 @@ def check_parameters(
             )
 
 
+def check_runs_when_called(where: str, function: Callable[..., Any]) -> None:
+    """Raise a KernelError if a call of `function` only makes something that would do the work."""
+    is_deferred = (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    )
+    if is_deferred:
+        raise KernelError(
+            f"{where} is a coroutine function or a generator, whose work would not be measured: "
+            "write a plain function"
+        )
+
+
 def check_accepts_arguments(where: str, helper: object, prototype: inspect.Signature) -> None:
     """Raise a KernelError unless `helper` can be called with the arguments of `prototype`."""
     names = list(prototype.parameters)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from .errors import BackendError, ConfigurationError
+from .errors import BackendError, CallError, ConfigurationError
 
 Timer = Callable[[Callable[[], None]], int]
 """Runs the work it is given exactly once and returns the nanoseconds that took."""
@@ -72,7 +72,8 @@ class TrialPlan:
 
 def check_count(name: str, value: object, at_least: int) -> None:
     """Raise a ConfigurationError unless `value` is an integer of `at_least` or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not is_integer or operator.index(value) < at_least:  # type: ignore[arg-type]
         raise ConfigurationError(
             f"{name}={value!r} is not allowed: give an integer of {at_least} or more"
         )
@@ -158,11 +159,12 @@ class Decided(Generic[C]):
 class _Record(Generic[C]):
     """What was measured for one geometry."""
 
-    __slots__ = ("holder", "incumbent", "keys", "samples", "warmups")
+    __slots__ = ("failures", "holder", "incumbent", "keys", "samples", "warmups")
 
     def __init__(self) -> None:
         self.warmups: dict[str, int] = {}
         self.samples: dict[str, list[int]] = {}
+        self.failures: dict[str, str] = {}  # what disqualified candidates raised, as text
         self.incumbent: C | None = None  # the last winner
         self.holder: object | None = None  # the call that holds the trial
         self.keys: set[Hashable] = set()  # the decisions that rest on this record
@@ -176,6 +178,18 @@ class _Record(Generic[C]):
         if min(timed) < plan.active:
             return candidates[timed.index(min(timed))], "active"
         return None
+
+    def qualified(self, candidates: tuple[C, ...]) -> tuple[C, ...]:
+        """Return the candidates that raised in no trial."""
+        return tuple(c for c in candidates if c.name not in self.failures)
+
+    def disqualify(self, candidate: C, candidates: tuple[C, ...], error: Exception) -> None:
+        """Try a candidate that raised no more, unless all did: then the input was at fault."""
+        # Only the text is kept: the exception would keep its frames and their arrays alive.
+        self.failures[candidate.name] = f"{type(error).__name__}: {error}"
+        if not self.qualified(candidates):
+            for each in candidates:
+                del self.failures[each.name]
 
     def add(self, candidate: C, elapsed_ns: int | None) -> None:
         """Count one finished trial; `elapsed_ns` is None for a warm-up."""
@@ -274,6 +288,8 @@ class Tuner(Generic[C]):
             self._forget_decisions()
             for record in self._records.values():
                 record.forget(candidates)
+                for candidate in candidates:
+                    record.failures.pop(candidate.name, None)
 
     def renew(self, candidates: Sequence[C]) -> None:
         """Put candidates in the places of those of the same names; what was measured stays."""
@@ -309,19 +325,17 @@ class Tuner(Generic[C]):
         -------
         object
             What `work` returned. If it raises, the exception passes and the trial does not count.
+            A candidate that raised in a trial is not tried again for this geometry, unless all of
+            them did, or what it raised is a `CallError`, which says that the caller is at fault.
         """
         record = self._record(case.geometry)
         holder = object()
         try:
             turn = self._take_turn(case, record, holder)
+            result, elapsed_ns = self._run_turn(case, record, turn, work, timer)
             decision = turn.decision
-            if turn.phase == "active":
-                result, elapsed_ns = _run_timed(lambda: work(turn.candidate), timer)
+            if turn.phase != "untimed":
                 decision = self._finish_trial(case, record, turn.candidate, elapsed_ns)
-            else:
-                result = work(turn.candidate)
-                if turn.phase == "warmup":
-                    decision = self._finish_trial(case, record, turn.candidate, None)
         finally:
             # Whatever ended this call, an interrupt too, must not keep others from their trials.
             if record.holder is holder:
@@ -329,6 +343,30 @@ class Tuner(Generic[C]):
         if decision is not None:
             self._report(decision)
         return result
+
+    def _run_turn(
+        self,
+        case: Case[C],
+        record: _Record[C],
+        turn: _Turn[C],
+        work: Callable[[C], R],
+        timer: Timer,
+    ) -> tuple[R, int | None]:
+        """Run the candidate of a turn; elapsed nanoseconds are None where it is not timed."""
+        if turn.phase == "untimed":
+            return work(turn.candidate), None
+
+        def attempt() -> R:
+            try:
+                return work(turn.candidate)
+            except CallError:
+                raise
+            except Exception as error:
+                with self._lock:
+                    record.disqualify(turn.candidate, case.candidates, error)
+                raise
+
+        return _run_timed(attempt, timer) if turn.phase == "active" else (attempt(), None)
 
     def settle(self, case: Case[C], candidate: C, reason: str) -> None:
         """Decide for `candidate` for good, without trials."""
@@ -347,12 +385,13 @@ class Tuner(Generic[C]):
             record = self._records.get(case.geometry)
             if record is None:
                 return None
-            samples = record.samples_of(case.candidates)
-            warmups = sum(record.warmups.get(c.name, 0) for c in case.candidates)
+            candidates = record.qualified(case.candidates)
+            samples = record.samples_of(candidates)
+            warmups = sum(record.warmups.get(c.name, 0) for c in candidates)
             done = warmups + sum(map(len, samples.values()))
-            planned = (self._plan.warmup + self._plan.active) * len(case.candidates)
-            chosen = record.incumbent.name if record.incumbent in case.candidates else None
-            reason = f"{done} of {planned} trials done"
+            planned = (self._plan.warmup + self._plan.active) * len(candidates)
+            chosen = record.incumbent.name if record.incumbent in candidates else None
+            reason = f"{done} of {planned} trials done{_left_out(case, record)}"
             return Decision(case.geometry, chosen, samples, reason)
 
     def _record(self, geometry: Hashable) -> _Record[C]:
@@ -371,12 +410,13 @@ class Tuner(Generic[C]):
             decided = self.decided.get(case.key)
             if decided is not None and not self._is_expired(decided):
                 return _Turn(decided.candidate, "untimed")  # another thread decided just now
+            candidates = record.qualified(case.candidates)
             if record.holder is not None:
-                return _Turn(record.in_use(case.candidates), "untimed")
+                return _Turn(record.in_use(candidates), "untimed")
             if decided is not None:
                 del self.decided[case.key]
-                record.forget(case.candidates)
-            trial = record.next_trial(self._plan, case.candidates)
+                record.forget(candidates)
+            trial = record.next_trial(self._plan, candidates)
             if trial is None:
                 winner, decision = self._decide(case, record)
                 return _Turn(winner, "untimed", decision)
@@ -389,16 +429,18 @@ class Tuner(Generic[C]):
         """Count the trial; after the last one, return the decision that it completes."""
         with self._lock:
             record.add(candidate, elapsed_ns)
-            if record.next_trial(self._plan, case.candidates) is not None:
+            if record.next_trial(self._plan, record.qualified(case.candidates)) is not None:
                 return None
             return self._decide(case, record)[1]
 
     def _decide(self, case: Case[C], record: _Record[C]) -> tuple[C, Decision | None]:
         """Return the fastest candidate, and the decision if it could be remembered."""
         plan = self._plan
-        winner = record.fastest(case.candidates)
+        candidates = record.qualified(case.candidates)
+        winner = record.fastest(candidates)
         reason = f"lowest median of {plan.active} timed call{'s' if plan.active > 1 else ''} each"
-        samples = record.samples_of(case.candidates)
+        reason += _left_out(case, record)
+        samples = record.samples_of(candidates)
         decision = Decision(case.geometry, winner.name, samples, reason)
         seconds = plan.repeat_after_seconds
         expires = self._clock() + seconds if seconds else math.inf
@@ -432,6 +474,12 @@ class Tuner(Generic[C]):
         self._lock = threading.RLock()
         for record in self._records.values():
             record.holder = None
+
+
+def _left_out(case: Case[C], record: _Record[C]) -> str:
+    """Words for the candidates that are not tried, and what they raised."""
+    failed = [c.name for c in case.candidates if c.name in record.failures]
+    return "".join(f"; without {name!r}, which raised {record.failures[name]}" for name in failed)
 
 
 def _run_timed(work: Callable[[], R], timer: Timer) -> tuple[R, int]:

@@ -293,7 +293,7 @@ def test_blocked_backend_says_so(site: Site, monkeypatch: pytest.MonkeyPatch, bl
     assert "dist_fake_module" not in sys.modules
 
 
-@pytest.mark.parametrize("text", ["a b", "cuda,,cpu", "cuda,", "x=1", "größe"])
+@pytest.mark.parametrize("text", ["a b", "cuda,,cpu", "cuda,", "x=1", "gr\u00f6\u00dfe"])
 def test_malformed_block_list_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("TURNOUT_BLOCK", text)
     with pytest.raises(ConfigurationError, match=r"^TURNOUT_BLOCK='.*is no name of a plugin; give"):

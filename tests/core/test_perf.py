@@ -425,7 +425,7 @@ def test_without_implementations(fake: FakeTimer) -> None:
 # ---- failures and nesting ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("error", [CallError, KeyboardInterrupt])
 def test_an_exception_passes_and_the_trial_is_repeated(
     fake: FakeTimer, error: type[BaseException]
 ) -> None:
@@ -445,6 +445,54 @@ def test_an_exception_passes_and_the_trial_is_repeated(
     fails = False
     call(my_op, 4)
     assert fake.take() == "v1 v2 v1 v2 v1"
+
+
+def test_an_implementation_that_raises_is_left_out_from_then_on(fake: FakeTimer) -> None:
+    my_op = make(fake, "v1", warmup=1)
+
+    @my_op.register
+    def v2(a: Any, b: Any) -> None:
+        raise ValueError("boom")
+
+    call(my_op, 1)
+    with pytest.raises(ValueError, match="boom") as caught:
+        my_op(1, 2)
+    assert caught.value.__notes__ == ["raised by 'v2', an implementation of perf_dispatch 'my_op'"]
+    call(my_op, 5)
+    assert fake.take() == "v1 v1 v1 v1 v1 v1"
+    decision = my_op.decision(1, 2)
+    assert decision.chosen == "v1"
+    assert decision.reason == (
+        "lowest median of 1 timed call each; without 'v2', which raised ValueError: boom"
+    )
+
+
+def test_an_operation_is_no_implementation_of_itself(fake: FakeTimer) -> None:
+    my_op = make(fake, "v1")
+    with pytest.raises(KernelError, match="'my_op' cannot be an implementation of itself"):
+        my_op.register(name="again")(my_op)
+
+
+def test_functions_whose_call_does_not_do_the_work_are_refused(fake: FakeTimer) -> None:
+    my_op = make(fake, "v1")
+
+    async def later(a: Any, b: Any) -> None: ...
+
+    def pieces(a: Any, b: Any) -> Any:
+        yield a
+
+    for function in (later, pieces):
+        with pytest.raises(KernelError, match="is a coroutine function or a generator"):
+            my_op.register(function)
+        with pytest.raises(KernelError, match="is a coroutine function or a generator"):
+            perf_dispatch(function)
+    assert my_op.implementations == ("v1",)
+
+
+@pytest.mark.parametrize("setting", ["timer", "clock"])
+def test_timer_and_clock_must_be_functions(setting: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{setting}=3 is not allowed: give a function"):
+        perf_dispatch(**{setting: 3})(lambda x: None)
 
 
 def test_an_implementation_may_call_its_operation(fake: FakeTimer) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
 
-from turnout.errors import BackendError, ConfigurationError
+from turnout.errors import BackendError, CallError, ConfigurationError
 from turnout.tuning import Candidate, Case, Decision, TrialPlan, Tuner, median
 
 
@@ -249,8 +251,8 @@ def test_settled_cases_are_decided_for_good() -> None:
 
 
 @pytest.mark.parametrize("failing_call", range(4))
-@pytest.mark.parametrize("error", [ValueError, MemoryError, KeyboardInterrupt, SystemExit])
-def test_a_failed_trial_does_not_count_and_is_repeated(
+@pytest.mark.parametrize("error", [CallError, KeyboardInterrupt, SystemExit])
+def test_an_interrupted_trial_does_not_count_and_is_repeated(
     failing_call: int, error: type[BaseException]
 ) -> None:
     bench = Bench(TrialPlan(warmup=1, active=1, repeat_after_seconds=0), "AB")
@@ -264,6 +266,61 @@ def test_a_failed_trial_does_not_count_and_is_repeated(
             bench.tuner.run(bench.case(), fail, bench.timer)
     assert bench.run(6 - failing_call) == "ABABAA"[failing_call:]
     assert bench.timed == list("AB")
+
+
+def raising(name: str, error: BaseException) -> Callable[[Candidate], str]:
+    """Work in which one candidate, or all for the name "", raises."""
+
+    def work(candidate: Candidate) -> str:
+        if candidate.name == name or not name:
+            raise error
+        return candidate.name
+
+    return work
+
+
+@pytest.mark.parametrize("error", [ValueError("boom"), RuntimeError("boom"), MemoryError("boom")])
+@pytest.mark.parametrize("failing_call", [1, 4])
+def test_a_candidate_that_raised_in_a_trial_is_not_tried_again(
+    failing_call: int, error: Exception
+) -> None:
+    bench = Bench(TrialPlan(warmup=1, active=1, repeat_after_seconds=5), "ABC")
+    bench.run(failing_call)
+    with pytest.raises(type(error), match="boom"):
+        bench.tuner.run(bench.case(), raising("B", error), bench.timer)
+    bench.run(10)
+    decision = bench.tuner.decision(bench.case())
+    assert decision is not None
+    assert decision.chosen == "A"
+    assert "B" not in decision.samples
+    assert decision.reason.endswith(f"; without 'B', which raised {type(error).__name__}: boom")
+    # Nor when everything is measured again.
+    bench.now += 10
+    assert "B" not in bench.run(10)
+    bench.tuner.reset()
+    assert "B" in bench.run(3)
+
+
+def test_where_all_candidates_raise_the_input_is_at_fault() -> None:
+    bench = Bench(TrialPlan(warmup=1, active=1, repeat_after_seconds=0), "AB")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="boom"):
+            bench.tuner.run(bench.case(), raising("", ValueError("boom")), bench.timer)
+    assert bench.run(6) == "ABABAA"
+
+
+def test_only_the_text_of_a_failure_is_kept() -> None:
+    class WitnessError(ValueError):
+        pass
+
+    bench = Bench(TrialPlan(warmup=1, active=1, repeat_after_seconds=0), "AB")
+    error = WitnessError("boom")
+    reference = weakref.ref(error)
+    with pytest.raises(WitnessError):
+        bench.tuner.run(bench.case(), raising("A", error), bench.timer)
+    del error
+    gc.collect()
+    assert reference() is None
 
 
 def test_a_failing_timer_releases_the_trial() -> None:

@@ -257,8 +257,8 @@ class _SampleForm:
             live = build.compute("bit_not", terminated.value)
         if terminates is None:
             return [ir.If((), live, Region((), tuple(content)), Region((), ()))]
-        # A mask that is set stays set, so it can be stored for every sample: a store under a
-        # condition is slower, and one of single bytes is not vectorised everywhere.
+        # A mask that is set stays set, so it can be stored for every sample, which is faster than a
+        # store under a condition.
         with build.nested() as statements:
             result = build.value(bool_)
             with build.nested() as skipped:

@@ -15,6 +15,7 @@ Launches are synchronous, so the core's defaults for sync, timer and memory are 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -155,7 +156,11 @@ def _register_bits(features: frozenset[str]) -> int:
 def _processor_name() -> str:
     """The name people know; the operating systems have no common way to ask for it."""
     if sys.platform == "linux":
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        # A label is not worth failing for, where /proc cannot be read.
+        with (
+            contextlib.suppress(OSError),
+            open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines,
+        ):
             for line in lines:
                 key, _, value = line.partition(":")
                 if key.strip() == "model name":

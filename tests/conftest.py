@@ -1,0 +1,17 @@
+"""What holds for all tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compiled kernels stay out of the user's own cache, unless a run names another folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "TURNOUT_CACHE_DIR" not in os.environ:
+            patch.setenv("TURNOUT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
