@@ -99,7 +99,7 @@ def _define_vector_wrapper(
         module.keep(masked)
         variants += [
             vector_math.variant(wrapper, width, arity, name),
-            f"_ZGV_LLVM_M{width}{'v' * arity}_{wrapper}({masked})",
+            vector_math.variant(wrapper, width, arity, masked, is_masked=True),
         ]
     return ",".join(variants)
 

@@ -31,7 +31,7 @@ How LLVM is made to use a vector symbol, here `pow` of float64 with AVX-512::
 
 * The variant string comes from `variant` and belongs to the call. `noinline` keeps the call until
   the vectoriser sees it. `memory(none) nounwind` let the vectoriser run the call in every lane of
-  an `if` or `switch`, so no masked variant is needed (libmvec has none).
+  an `if` or `switch`.
 * The vectoriser's cost model refuses some branches with calls at two lanes (SSE4);
   "llvm.loop.vectorize.enable" on the loop overrules it.
 * "prefer-vector-width" is `VECTOR_BITS[isa]`; with less, vector loops call the wrapper lane by
@@ -42,8 +42,9 @@ How LLVM is made to use a vector symbol, here `pow` of float64 with AVX-512::
   twice, appended to the variant string after a comma. LLVM sees its name in that string alone, so
   it must be listed in `@llvm.compiler.used`; the library's symbols need not be.
 * One lane with a special case (say log of a negative number) makes its vector about eight times
-  slower. A call that runs in every lane though only some need it should get a harmless argument
-  in the others, by a select before the call, outside the branch.
+  slower. For calls in a branch there is a masked form, an internal function again, since libmvec
+  has none: it gives the lanes that do not take the branch a harmless argument, and skips the
+  routine where no lane takes it.
 * A libm symbol is called with the attributes `nobuiltin nounwind willreturn memory(none)`. Without
   `nobuiltin` LLVM turns `pow(x, 2.0)` into `x * x`, `pow(2.0, x)` into `exp2(x)` and folds constant
   arguments: other bits as soon as an argument is a constant.
@@ -186,7 +187,7 @@ def libm_symbol(operation: str, dtype: Dtype) -> str:
     return operation + ("f" if dtype == "f32" else "")
 
 
-def variant(wrapper: str, lanes: int, arity: int, symbol: str) -> str:
+def variant(wrapper: str, lanes: int, arity: int, symbol: str, *, is_masked: bool = False) -> str:
     """Spell one entry of LLVM's attribute ``"vector-function-abi-variant"``.
 
     Parameters
@@ -197,6 +198,8 @@ def variant(wrapper: str, lanes: int, arity: int, symbol: str) -> str:
         Number of values in a vector, number of arguments.
     symbol : str
         The function that stands for it in a vectorised loop.
+    is_masked : bool
+        Whether that function also takes the mask of the lanes that count, for calls in a branch.
 
     Returns
     -------
@@ -208,7 +211,8 @@ def variant(wrapper: str, lanes: int, arity: int, symbol: str) -> str:
     >>> variant("tn_pow_f64", 8, 2, "_ZGVeN8vv_pow")
     '_ZGV_LLVM_N8vv_tn_pow_f64(_ZGVeN8vv_pow)'
     """
-    return f"_ZGV_LLVM_N{lanes}{'v' * arity}_{wrapper}({symbol})"
+    mask = "M" if is_masked else "N"
+    return f"_ZGV_LLVM_{mask}{lanes}{'v' * arity}_{wrapper}({symbol})"
 
 
 @functools.cache
