@@ -56,7 +56,7 @@ from .lang import (
 )
 from .loading import DeviceContext
 from .pickling import Definition, define, reduced
-from .positions import position_count
+from .positions import position_count, reach_check, reach_problems
 
 
 class Kernel:
@@ -234,6 +234,9 @@ class Executable:
         written = {array.name for array in arrays if array.is_written}
         self._written = [place for place, spec in places if spec.rank and spec.name in written]
         self._pairs = _overlap_pairs(runs, {spec.name: place for place, spec in places})
+        # With `debug` every index is checked where it is used, which tells more.
+        self._reaches = [] if kernel.debug else [r for run in runs for r in run.reaches]
+        self._are_long_enough = reach_check(self._reaches, self._places)
         self._has_warned_of_copies = False
 
     def __call__(self, values: Sequence[Any], samples: int | None) -> Any:
@@ -244,6 +247,8 @@ class Executable:
         arguments = list(values)
         for place, convert in self._scalars:
             arguments[place] = convert(values[place], problems)
+        if not problems and not self._are_long_enough(arguments):
+            problems = reach_problems(self._reaches, self._places, arguments)
         if problems:
             raise call_error(self.kernel.__name__, problems)
         arguments.append(count)

@@ -1,8 +1,8 @@
-"""How many positions an iteration space has, evaluated on the host before a launch."""
+"""What the host computes before a launch: how many positions there are, how far indices reach."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,3 +89,70 @@ class _Evaluator:
             case ir.Cast(result, operand):
                 return ir.convert(np.asarray(self.value(operand)), result.dtype)
         raise AssertionError(f"extents depend on {statement}, which is not pure")
+
+
+def reach_check(
+    reaches: Sequence[ir.Reach], places: Mapping[str, int]
+) -> Callable[[Sequence[Any]], bool]:
+    """A function that tells whether arrays are long enough for what every launch indexes.
+
+    Parameters
+    ----------
+    reaches : sequence of Reach
+    places : mapping of str to int
+        Where the arguments stand in the sequence that the function takes.
+
+    Returns
+    -------
+    callable
+        Written out as one expression, because it is evaluated at every call.
+    """
+    conditions = [_spelt_condition(reach, places) for reach in reaches]
+    source = f"lambda a: {' and '.join(conditions) or 'True'}"
+    check: Callable[[Sequence[Any]], bool] = eval(source, {"__builtins__": {}})
+    return check
+
+
+def reach_problems(
+    reaches: Sequence[ir.Reach], places: Mapping[str, int], arguments: Sequence[Any]
+) -> list[str]:
+    """Words for the arrays that are too short."""
+    problems = []
+    for reach in reaches:
+        if reach_check((reach,), places)(arguments):
+            continue
+        shape = tuple(arguments[places[reach.array]].shape)
+        spans = {
+            word: eval(_spelt_sum(total, places), {"__builtins__": {}}, {"a": arguments})
+            for word, total in (("down to", reach.least), ("up to", reach.greatest))
+            if total is not None
+        }
+        shown = " and ".join(f"{word} {index}" for word, index in spans.items())
+        problems.append(
+            f"argument {reach.array!r} has shape {shape}, and line {reach.line} of the kernel "
+            f"indexes its axis {reach.axis} {shown}"
+        )
+    return list(dict.fromkeys(problems))
+
+
+def _spelt_condition(reach: ir.Reach, places: Mapping[str, int]) -> str:
+    length = _spelt_quantity((reach.array, reach.axis), places)
+    parts = [
+        f"{_spelt_sum(start, places)} >= {_spelt_sum(end, places)}" for start, end in reach.ranges
+    ]
+    within = []
+    if reach.least is not None:
+        within.append(f"{_spelt_sum(reach.least, places)} >= 0")
+    if reach.greatest is not None:
+        within.append(f"{_spelt_sum(reach.greatest, places)} < {length}")
+    return f"({' and '.join(within)} or {' or '.join(parts) or 'False'})"
+
+
+def _spelt_sum(total: ir.QuantitySum, places: Mapping[str, int]) -> str:
+    terms = [f"{factor} * {_spelt_quantity(q, places)}" for q, factor in total.terms]
+    return " + ".join([*terms, str(total.constant)]) if terms else str(total.constant)
+
+
+def _spelt_quantity(quantity: ir.Quantity, places: Mapping[str, int]) -> str:
+    name, axis = quantity
+    return f"a[{places[name]}]" if axis is None else f"a[{places[name]}].shape[{axis}]"

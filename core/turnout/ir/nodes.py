@@ -338,18 +338,48 @@ class Scratch:
     shape: tuple[int, ...]
 
 
+Quantity = tuple[str, int | None]
+"""What is known before a launch: ``(array, axis)`` is a length, ``(name, None)`` a scalar."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantitySum:
+    """``sum(factor * quantity) + constant``."""
+
+    terms: tuple[tuple[Quantity, int], ...]
+    constant: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far a run indexes one axis of an array parameter.
+
+    ``least`` and ``greatest`` are the smallest and the largest index; None where it is known to be
+    in range. They are reached if every range of ``ranges`` (first value, end) has a value in it.
+    """
+
+    array: str
+    axis: int
+    least: QuantitySum | None
+    greatest: QuantitySum | None
+    ranges: tuple[tuple[QuantitySum, QuantitySum], ...]
+    line: int = field(default=0, compare=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Plan step: run one unit; its parameters name kernel arguments or scratch arrays.
 
     ``exclusive`` are pairs of array parameters whose memory must not overlap, because positions run
     in any order; ``elementwise`` are pairs that may be exactly the same memory, but not overlap in
-    part.
+    part. ``reaches`` are the indices that every launch uses, for the check that arrays are long
+    enough.
     """
 
     unit: Unit
     exclusive: tuple[tuple[str, str], ...] = ()
     elementwise: tuple[tuple[str, str], ...] = ()
+    reaches: tuple[Reach, ...] = ()
 
 
 Step = Scratch | Run

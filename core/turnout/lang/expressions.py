@@ -412,10 +412,10 @@ class ExpressionLowering(Scope):
         value = build.materialise(index, i64)
         if build.is_at_least_0(value):
             return value
+        if isinstance(index, Known):
+            return build.arithmetic("add", (index, extent), "int").value
         length = build.materialise(extent, i64)
         wrapped = build.compute("add", value, length)
-        if isinstance(index, Known):
-            return wrapped
         negative = build.compute("less", value, build.constant(0, i64))
         return build.compute("select", negative, wrapped, value)
 

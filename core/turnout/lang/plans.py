@@ -18,6 +18,7 @@ from .builder import Builder
 from .cleanup import without_dead_code
 from .loops import trip_count
 from .parallel import LoopAnalysis
+from .reach import ReachAnalysis
 from .source import FunctionSource
 
 
@@ -333,9 +334,23 @@ class ArrayPlan:
         parameters = self._parameters((*setup, *region.body), arrays)
         unit = ir.Unit(name, parameters, setup, extents, region, self.fast_math)
         ir.verify(unit)
+        loops = tuple(group.nest.loops) if group.nest else ()
+        found = self._reach_analysis().of(self._content(group), loops)
+        reaches = tuple(dict.fromkeys(found))
         if not group.nest:
-            return ir.Run(unit)
-        return ir.Run(unit, *self._overlap_rules(group.nest, unit))
+            return ir.Run(unit, reaches=reaches)
+        return ir.Run(unit, *self._overlap_rules(group.nest, unit), reaches)
+
+    def _reach_analysis(self) -> ReachAnalysis:
+        quantities: dict[int, ir.Quantity] = {}
+        for parameter in self.parameters:
+            if isinstance(parameter, ir.ScalarParameter):
+                quantities[parameter.value.number] = (parameter.name, None)
+                continue
+            for axis in range(parameter.rank):
+                number = self.builder.extent(parameter.name, axis).number
+                quantities[number] = (parameter.name, axis)
+        return ReachAnalysis(self.builder, quantities)
 
     def _space(self, nest: _Nest) -> tuple[tuple[Value, ...], Region]:
         build = self.builder
