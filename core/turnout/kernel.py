@@ -235,7 +235,8 @@ class Executable:
         self._written = [place for place, spec in places if spec.rank and spec.name in written]
         self._pairs = _overlap_pairs(runs, {spec.name: place for place, spec in places})
         # With `debug` every index is checked where it is used, which tells more.
-        self._reaches = [] if kernel.debug else [r for run in runs for r in run.reaches]
+        found = dict.fromkeys(r for run in runs for r in run.reaches)
+        self._reaches = [] if kernel.debug else list(found)
         self._are_long_enough = reach_check(self._reaches, self._places)
         self._has_warned_of_copies = False
 

@@ -7,7 +7,7 @@ in its prologue where it depends on arguments alone, and passed through scratch 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from .. import ir
@@ -77,7 +77,7 @@ class ArrayPlan:
         self.parameters = parameters
         self.fast_math = fast_math
         self.notes: list[LoopNote] = []
-        self.constants: dict[int, int] = {}
+        self.reach = ReachAnalysis(builder, _quantities(builder, parameters))
         self.host: dict[int, ir.Statement | None] = {
             p.value.number: None for p in parameters if isinstance(p, ir.ScalarParameter)
         }
@@ -85,7 +85,6 @@ class ArrayPlan:
     def build(self, statements: Iterable[ir.Statement]) -> ir.Plan:
         """The plan that runs the statements in order."""
         body = without_dead_code(statements)
-        self._constants(body)
         scratch = [s for s in body if isinstance(s, ir.LocalArray)]
         statements = (s for s in body if not isinstance(s, ir.LocalArray))
         groups = self._groups(self._without_branches(statements))
@@ -102,11 +101,6 @@ class ArrayPlan:
         return ir.Plan(tuple(steps))
 
     # -- grouping --------------------------------------------------------------------------------
-
-    def _constants(self, body: Iterable[ir.Statement]) -> None:
-        for statement in ir.statements(body):
-            if isinstance(statement, ir.Constant) and type(statement.value) is int:
-                self.constants[statement.result.number] = statement.value
 
     def _without_branches(
         self, body: Iterable[ir.Statement], guards: tuple[tuple[Value, bool], ...] = ()
@@ -209,7 +203,15 @@ class ArrayPlan:
             self._note(inner, True, "its iterations are independent of each other and of the outer")
             loops.append(inner)
             body = (*varying, *inner.body.body)
-        return _Nest(loops, self._inner_loops(_private_updates(self, loops, body)))
+        return _Nest(loops, self._inner_loops(self._private_updates(loops, body)))
+
+    def _private_updates(
+        self, loops: list[ir.For], body: tuple[ir.Statement, ...]
+    ) -> tuple[ir.Statement, ...]:
+        """In a parallel nest an update of an element of one iteration need not be atomic."""
+        analysis = self._analysis(loops, body)
+        private = {array for array in analysis.stored if analysis.are_private((array,))}
+        return _rewritten(body, self.builder, private)
 
     def _refusal(self, loop: ir.For) -> str:
         if loop.intent == "serial":
@@ -220,18 +222,10 @@ class ArrayPlan:
             return "its range depends on what the kernel computed before"
         if loop.intent == "parallel":
             return ""
-        return self._dependence([loop], loop.body.body)
+        return self._analysis([loop], loop.body.body).dependence()
 
-    def _dependence(self, loops: list[ir.For], body: Iterable[ir.Statement]) -> str:
-        """Why iterations of a nest may depend on each other; "" where they do not."""
-        analysis = LoopAnalysis(body)
-        analysis.varying.update(loop.body.parameters[0].number for loop in loops)
-        for array in analysis.stored:
-            for loop in loops:
-                index, stride = loop.body.parameters[0], self.constants.get(loop.step.number, 1)
-                if not analysis.is_private((array,), index, stride, self.constants):
-                    return analysis.why_shared(array, index, self.constants)
-        return ""
+    def _analysis(self, loops: Sequence[ir.For], body: Iterable[ir.Statement]) -> LoopAnalysis:
+        return LoopAnalysis(loops, body, self.builder.known_integer)
 
     def _perfect_prefix(self, prefix: tuple[ir.Statement, ...]) -> tuple[ir.Statement, ...] | None:
         """What stands before an inner loop, less what can move into the prologue.
@@ -256,7 +250,7 @@ class ArrayPlan:
             return False
         if any(bound.number not in self.host for bound in (inner.start, inner.stop, inner.step)):
             return False
-        return not self._dependence([*loops, inner], (*prefix, *inner.body.body))
+        return not self._analysis([*loops, inner], (*prefix, *inner.body.body)).dependence()
 
     def _inner_loops(self, body: tuple[ir.Statement, ...]) -> tuple[ir.Statement, ...]:
         """Mark the loops inside of a parallel nest that are independent themselves."""
@@ -283,7 +277,7 @@ class ArrayPlan:
             return self._carries(loop)
         if any(isinstance(s, ir.Store) and s.combine for s in ir.statements(loop.body.body)):
             return "it updates shared elements"
-        return self._dependence([loop], loop.body.body)
+        return self._analysis([loop], loop.body.body).dependence()
 
     def _carries(self, loop: ir.For) -> str:
         names = sorted({self.builder.label(value) for value in loop.body.parameters[1:]})
@@ -335,22 +329,11 @@ class ArrayPlan:
         unit = ir.Unit(name, parameters, setup, extents, region, self.fast_math)
         ir.verify(unit)
         loops = tuple(group.nest.loops) if group.nest else ()
-        found = self._reach_analysis().of(self._content(group), loops)
+        found = self.reach.of(self._content(group), loops)
         reaches = tuple(dict.fromkeys(found))
         if not group.nest:
             return ir.Run(unit, reaches=reaches)
         return ir.Run(unit, *self._overlap_rules(group.nest, unit), reaches)
-
-    def _reach_analysis(self) -> ReachAnalysis:
-        quantities: dict[int, ir.Quantity] = {}
-        for parameter in self.parameters:
-            if isinstance(parameter, ir.ScalarParameter):
-                quantities[parameter.value.number] = (parameter.name, None)
-                continue
-            for axis in range(parameter.rank):
-                number = self.builder.extent(parameter.name, axis).number
-                quantities[number] = (parameter.name, axis)
-        return ReachAnalysis(self.builder, quantities)
 
     def _space(self, nest: _Nest) -> tuple[tuple[Value, ...], Region]:
         build = self.builder
@@ -358,8 +341,8 @@ class ArrayPlan:
         with build.nested() as indices:
             for loop in nest.loops:
                 index = loop.body.parameters[0]
-                starts_at_0 = self.constants.get(loop.start.number) == 0
-                if starts_at_0 and self.constants.get(loop.step.number) == 1:
+                starts_at_0 = build.known_integer(loop.start) == 0
+                if starts_at_0 and build.known_integer(loop.step) == 1:
                     positions.append(index)
                     continue
                 position = build.value(i64)
@@ -367,7 +350,7 @@ class ArrayPlan:
                 offset = build.compute("multiply", position, loop.step)
                 build.emit(ir.Compute(index, "add", (loop.start, offset)))
         for loop in nest.loops:
-            known_step = self.constants.get(loop.step.number)
+            known_step = build.known_integer(loop.step)
             extents.append(trip_count(build, loop.start, loop.stop, loop.step, known_step))
         return tuple(extents), Region(tuple(positions), (*indices, *nest.body))
 
@@ -438,8 +421,7 @@ class ArrayPlan:
         self, nest: _Nest, unit: ir.Unit
     ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
         """Pairs of arrays that must not overlap, and pairs that may be the same memory."""
-        analysis = LoopAnalysis(nest.body)
-        analysis.varying.update(loop.body.parameters[0].number for loop in nest.loops)
+        analysis = self._analysis(nest.loops, nest.body)
         accessed = list(dict.fromkeys(access.array for access in analysis.accesses))
         exclusive, elementwise = [], []
         for position, first in enumerate(accessed):
@@ -448,28 +430,37 @@ class ArrayPlan:
                 if not (a.is_written or b.is_written):
                     continue
                 alike = (a.dtype, a.rank) == (b.dtype, b.rank)
-                if alike and self._may_coincide((first, second), nest, analysis):
+                if alike and self._may_coincide((first, second), nest.body, analysis):
                     elementwise.append((first, second))
                 else:
                     exclusive.append((first, second))
         return tuple(exclusive), tuple(elementwise)
 
-    def _may_coincide(self, pair: tuple[str, str], nest: _Nest, analysis: LoopAnalysis) -> bool:
-        def is_private(a: LoopAnalysis, loop: ir.For) -> bool:
-            stride = self.constants.get(loop.step.number, 1)
-            return a.is_private(pair, loop.body.parameters[0], stride, self.constants)
-
-        if not all(is_private(analysis, loop) for loop in nest.loops):
+    def _may_coincide(
+        self, pair: tuple[str, str], body: tuple[ir.Statement, ...], analysis: LoopAnalysis
+    ) -> bool:
+        if not analysis.are_private(pair):
             return False
-        for statement in ir.statements(nest.body):
+        for statement in ir.statements(body):
             if isinstance(statement, ir.For) and statement.independent:
-                inner = LoopAnalysis(statement.body.body)
-                inner.varying.add(statement.body.parameters[0].number)
-                if {access.array for access in inner.accesses} & set(pair) and not is_private(
-                    inner, statement
-                ):
+                inner = self._analysis([statement], statement.body.body)
+                is_accessed = any(access.array in pair for access in inner.accesses)
+                if is_accessed and not inner.are_private(pair):
                     return False
         return True
+
+
+def _quantities(builder: Builder, parameters: tuple[ir.Parameter, ...]) -> dict[int, ir.Quantity]:
+    """What is known before a launch, by the numbers of the values that hold it."""
+    quantities: dict[int, ir.Quantity] = {}
+    for parameter in parameters:
+        if isinstance(parameter, ir.ScalarParameter):
+            quantities[parameter.value.number] = (parameter.name, None)
+            continue
+        for axis in range(parameter.rank):
+            length = builder.extent(parameter.name, axis)
+            quantities[length.number] = (parameter.name, axis)
+    return quantities
 
 
 def _uses(statement: ir.Statement) -> Iterable[Value]:
@@ -522,25 +513,3 @@ def _updated_inside(
 def _plain_updates(statement: ir.Statement, builder: Builder) -> ir.Statement:
     """In a statement that runs in order no update needs to be atomic."""
     return _updated_inside(statement, builder, None)
-
-
-def _private_updates(
-    plan: ArrayPlan, loops: list[ir.For], body: tuple[ir.Statement, ...]
-) -> tuple[ir.Statement, ...]:
-    """In a parallel nest an update of an element of one iteration need not be atomic."""
-    analysis = LoopAnalysis(body)
-    analysis.varying.update(loop.body.parameters[0].number for loop in loops)
-    private = {
-        array
-        for array in analysis.stored
-        if all(
-            analysis.is_private(
-                (array,),
-                loop.body.parameters[0],
-                plan.constants.get(loop.step.number, 1),
-                plan.constants,
-            )
-            for loop in loops
-        )
-    }
-    return _rewritten(body, plan.builder, private)
