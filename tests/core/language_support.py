@@ -15,6 +15,11 @@ import pytest
 
 import turnout as tn
 import turnout.math as tm
+from turnout import NDArray, f64, i64
+
+Floats = NDArray[f64, 1]
+Floats2 = NDArray[f64, 2]
+Integers = NDArray[i64, 1]
 
 DEVICES = [
     "reference",
@@ -36,6 +41,14 @@ def function_from(text: str, name: str = "k", **names: Any) -> Any:
     namespace = NAMES | names
     exec(compile(text, file, "exec", dont_inherit=True), namespace)
     return namespace[name]
+
+
+def floats(*values: Any) -> Any:
+    return np.array(values, np.float64)
+
+
+def integers(*values: Any) -> Any:
+    return np.array(values, np.int64)
 
 
 def copies(arguments: tuple[Any, ...]) -> list[Any]:

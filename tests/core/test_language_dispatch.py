@@ -7,7 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from language_support import DEVICES, assert_same, function_from, kernel_error, lowered
+from language_support import (
+    assert_same,
+    floats,
+    function_from,
+    integers,
+    kernel_error,
+    lowered,
+)
 
 import turnout as tn
 import turnout.math as tm
@@ -17,22 +24,9 @@ from turnout.ir import Dispatch, statements
 POLICIES = ("switch", "predicated", "auto")
 
 
-@pytest.fixture(params=DEVICES)
-def device(request):
-    return request.param
-
-
 @pytest.fixture(params=POLICIES)
 def policy(request):
     return request.param
-
-
-def floats(*values):
-    return np.array(values, np.float64)
-
-
-def integers(*values):
-    return np.array(values, np.int64)
 
 
 # -- vectors ---------------------------------------------------------------------------------------

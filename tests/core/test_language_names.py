@@ -12,7 +12,8 @@ import weakref
 import numpy as np
 import pytest
 from language_support import (
-    DEVICES,
+    Floats,
+    Integers,
     assert_like_python,
     assert_same,
     function_from,
@@ -21,10 +22,8 @@ from language_support import (
 
 import turnout as tn
 import turnout.math as tm
-from turnout import Mutable, NDArray, Param, Scalar, f32, f64, i64
+from turnout import Mutable, NDArray, Param, Scalar, f32
 
-Floats = NDArray[f64, 1]
-Integers = NDArray[i64, 1]
 X = np.array([1.0, 2.0, 3.0])
 
 RATE = 0.25
@@ -48,11 +47,6 @@ class Method(enum.Enum):
 
 
 METHOD = Method.HEUN
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    return request.param
 
 
 def test_constants_of_every_kind(device):

@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from language_support import (
-    DEVICES,
+    Floats,
+    Floats2,
+    Integers,
     assert_like_python,
     assert_same,
+    floats,
     function_from,
+    integers,
     kernel_error,
     lowered,
     notes,
@@ -18,23 +22,6 @@ import turnout as tn
 import turnout.math as tm
 from turnout import NDArray, Param, f32, f64, i64, u8
 from turnout.ir import Compute, Run, Scratch, format_unit, statements
-
-Floats = NDArray[f64, 1]
-Floats2 = NDArray[f64, 2]
-Integers = NDArray[i64, 1]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    return request.param
-
-
-def floats(*values):
-    return np.array(values, np.float64)
-
-
-def integers(*values):
-    return np.array(values, np.int64)
 
 
 def axes(kernel):

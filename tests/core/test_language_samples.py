@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from language_support import DEVICES, assert_same, function_from, kernel_error
+from language_support import (
+    assert_same,
+    floats,
+    function_from,
+    integers,
+    kernel_error,
+)
 
 import turnout as tn
 import turnout.math as tm
@@ -24,20 +30,6 @@ from turnout import (
     i64,
     u32,
 )
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    return request.param
-
-
-def floats(*values):
-    return np.array(values, np.float64)
-
-
-def integers(*values):
-    return np.array(values, np.int64)
-
 
 X = floats(-2.0, -0.5, 0.0, 1.5, np.nan, np.inf)
 

@@ -5,33 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from language_support import (
-    DEVICES,
+    Floats,
+    Floats2,
+    Integers,
     assert_like_python,
     assert_same,
+    floats,
+    integers,
     kernel_error,
 )
 
 import turnout as tn
 import turnout.math as tm
-from turnout import Mutable, NDArray, Param, Scalar, f32, f64, i32, i64
-
-Floats = NDArray[f64, 1]
-Floats2 = NDArray[f64, 2]
-Integers = NDArray[i64, 1]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    return request.param
-
-
-def floats(*values):
-    return np.array(values, np.float64)
-
-
-def integers(*values):
-    return np.array(values, np.int64)
-
+from turnout import Mutable, NDArray, Param, Scalar, f32, i32, i64
 
 # -- assignment ------------------------------------------------------------------------------------
 

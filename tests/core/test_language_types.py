@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from language_support import (
-    DEVICES,
+    Floats,
     assert_like_python,
     assert_same,
     function_from,
@@ -23,12 +23,6 @@ ARITHMETIC = ("+", "-", "*", "/", "//", "%", "**")
 BITS = ("&", "|", "^", "<<", ">>")
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 OPERATORS = (*ARITHMETIC, *BITS, *COMPARISONS)
-Floats = NDArray[f64, 1]
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    return request.param
 
 
 def samples(dtype: DType) -> np.ndarray:
