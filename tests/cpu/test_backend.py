@@ -145,18 +145,36 @@ def test_kernels_of_one_name_do_not_meet(load):
         assert out.tolist() == [k] * 3
 
 
-def test_chunks_of_the_outermost_axis(load):
-    """The native function runs positions [begin, end), clamped to the axis."""
-    b = UnitBuilder("chunks")
+CHUNKS = [
+    (0, 4), (3, 7), (5, 2**63 - 1), (-3, 2), (8, 20), (4, 4), (6, 2), (-5, -1), (7, 29), (30, 31),
+    (-(2**63), 2**63 - 1), (29, 30), (13, 14), (0, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(30,), (10, 3), (2, 3, 5), (0, 3), (3, 0), (2, 1, 3, 4)])
+@pytest.mark.parametrize(("begin", "end"), CHUNKS)
+def test_a_range_of_positions_runs_alone(load, shape, begin, end):
+    """The native function runs the positions [begin, end) in the order of nested loops."""
+    b = UnitBuilder("range")
+    b.array("out", ir.f64, len(shape), written=True)
+    positions = b.space("out", *range(len(shape)))
+    b.store("out", b.constant(ir.f64, 1.0), *positions)
+    launcher = load(b.unit())
+    out = np.zeros(shape)
+    assert launcher._holding(launcher._pack(out), begin, end) == 0
+    assert out.ravel().tolist() == [begin <= k < end for k in range(out.size)]
+
+
+def test_trailing_axes_of_constant_extents_run_whole(load):
+    b = UnitBuilder("rows")
     b.array("out", ir.f64, 2, written=True)
-    i, j = b.space("out", 0, 1)
+    (i,) = b.space("out")
+    j = b.fixed_axis(3)
     b.store("out", b.constant(ir.f64, 1.0), i, j)
     launcher = load(b.unit())
-    for begin, end in [(0, 4), (3, 7), (5, 2**63 - 1), (-3, 2), (8, 20), (4, 4), (6, 2), (-5, -1)]:
-        out = np.zeros((10, 3))
-        assert launcher._holding(launcher._pack(out), begin, end) == 0
-        expected = [[float(begin <= row < end)] * 3 for row in range(10)]
-        assert out.tolist() == expected
+    out = np.zeros((10, 3))
+    assert launcher._holding(launcher._pack(out), 4, 6) == 0
+    assert out.tolist() == [[float(4 <= row < 6)] * 3 for row in range(10)]
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,13 @@ class UnitBuilder:
             self.positions.append(self.value(ir.i64))
         return self.positions
 
+    def fixed_axis(self, extent: int) -> Value:
+        """One more axis, of a constant extent; returns its position."""
+        self.extents.append(self.value(ir.i64))
+        self.prologue.append(ir.Constant(self.extents[-1], extent))
+        self.positions.append(self.value(ir.i64))
+        return self.positions[-1]
+
     def add(self, statement: ir.Statement) -> None:
         self._current.append(statement)
 

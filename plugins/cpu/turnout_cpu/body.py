@@ -111,7 +111,7 @@ class Body:
         self.statements(self.unit.prologue)
         self.sites = 0  # those of the body are counted
         with self.independent(self.unit.body if self.unit.extents else None) as properties:
-            self.space(self.unit.extents, self.unit.body.parameters, properties)
+            self.space(properties)
         self.function.write("ret i64 0")
         header = (
             f"define internal i64 @{self.name}{SIGNATURE} "
@@ -139,26 +139,91 @@ class Body:
 
     # The iteration space
 
-    def space(
-        self, extents: Sequence[ir.Value], positions: Sequence[ir.Value], properties: Sequence[str]
-    ) -> None:
-        """Loops over the remaining axes of the iteration space, the body inside."""
+    def space(self, properties: Sequence[str]) -> None:
+        """Loops over the positions ``[begin, end)`` of the iteration space, the body inside.
+
+        Positions are counted in the order of nested loops. The axes at the end whose extents are
+        constants are run whole and count as one position, because LLVM unrolls such loops.
+        """
+        extents = self.unit.extents
         if not extents:
             self.statements(self.unit.body.body)
             return
-        first, stop = "0", self.names[extents[0].number]
-        if len(extents) == len(self.unit.extents):
-            first = self.function.value("call i64 @llvm.smax.i64(i64 %begin, i64 0)")
-            stop = self.function.value(f"call i64 @llvm.smin.i64(i64 %end, i64 {stop})")
+        value = self.function.value
+        lengths = [
+            value(f"call i64 @llvm.smax.i64(i64 {self.names[extent.number]}, i64 0)")
+            for extent in extents
+        ]
+        # How many positions one step on each split axis passes; the last one is 1.
+        steps = ["1"]
+        for length in reversed(lengths[1 : self.split_axes()]):
+            steps.insert(0, value(f"mul i64 {length}, {steps[0]}"))
+        total = value(f"mul i64 {lengths[0]}, {steps[0]}")
+        begin = value("call i64 @llvm.smax.i64(i64 %begin, i64 0)")
+        end = value(f"call i64 @llvm.smin.i64(i64 %end, i64 {total})")
+        end = value(f"call i64 @llvm.smax.i64(i64 {end}, i64 {begin})")
+        self.axis(0, begin, end, lengths, steps, properties)
+
+    def split_axes(self) -> int:
+        """Number of leading axes over which ``[begin, end)`` counts; at least 1."""
+        count = len(self.unit.extents)
+        while count > 1 and self.unit.extents[count - 1].number in self.constants:
+            count -= 1
+        return count
+
+    def axis(
+        self,
+        axis: int,
+        begin: str,
+        end: str,
+        lengths: Sequence[str],
+        steps: Sequence[str],
+        properties: Sequence[str],
+    ) -> None:
+        """The loop over one axis and those inside of it, for the positions ``[begin, end)``."""
+        value = self.function.value
+        is_innermost = axis == len(lengths) - 1
+        if axis >= len(steps):
+            first, stop, step = "0", lengths[axis], ""
+        elif axis == len(steps) - 1:
+            first, stop, step = begin, end, ""
+        else:
+            # An axis of length 0 further in leaves no position, so any step will do.
+            step = steps[axis]
+            divisor = value(f"call i64 @llvm.umax.i64(i64 {step}, i64 1)")
+            first = value(f"udiv i64 {begin}, {divisor}")
+            last = value(f"add i64 {end}, {divisor}")
+            last = value(f"sub i64 {last}, 1")
+            stop = value(f"udiv i64 {last}, {divisor}")
+
+        if is_innermost:
+            self.innermost(first, stop, properties)
+            return
 
         def body(position: str) -> list[str]:
-            self.names[positions[0].number] = position
-            self.space(extents[1:], positions[1:], properties)
+            self.names[self.unit.body.parameters[axis].number] = position
+            if step:
+                before = value(f"mul i64 {position}, {step}")
+                inner_begin = value(f"sub i64 {begin}, {before}")
+                inner_begin = value(f"call i64 @llvm.smax.i64(i64 {inner_begin}, i64 0)")
+                inner_end = value(f"sub i64 {end}, {before}")
+                inner_end = value(f"call i64 @llvm.smin.i64(i64 {inner_end}, i64 {step})")
+            else:
+                inner_begin = inner_end = ""
+            self.axis(axis + 1, inner_begin, inner_end, lengths, steps, properties)
             return []
 
-        is_innermost = len(extents) == 1
-        loop = self.loop(SPACE_TAG if is_innermost else "", properties)
-        self.upward_loop(first, stop, [], body, loop)
+        self.upward_loop(first, stop, [], body, self.loop("", properties))
+
+    def innermost(self, first: str, stop: str, properties: Sequence[str]) -> None:
+        """The loop over the last axis of the iteration space, from `first` to `stop`."""
+
+        def body(position: str) -> list[str]:
+            self.names[self.unit.body.parameters[-1].number] = position
+            self.statements(self.unit.body.body)
+            return []
+
+        self.upward_loop(first, stop, [], body, self.loop(SPACE_TAG, properties))
 
     @contextmanager
     def independent(self, body: ir.Region | None) -> Iterator[list[str]]:

@@ -4,8 +4,9 @@ The entry point is ``i64 entry(ptr args, i64 begin, i64 end)``. `args` points to
 in the order of the unit's parameters: for an array the address of its first element, its extents
 and its strides in bytes; for a scalar its value, in the low bytes. In debug mode one more slot
 holds the address of the violation record, four i64 (`turnout.plugin.IndexViolation`).
-``[begin, end)`` is the part of the outermost axis of the iteration space to run. The result is 0,
-or 1 after an index violation.
+``[begin, end)`` are the positions of the iteration space to run, counted in the order of nested
+loops; trailing axes of constant extents are no part of the count. The result is 0, or 1 after an
+index violation.
 
 The entry point looks at the strides and goes to one of two bodies: in ``.rows`` elements that are
 neighbours on the last axis of an array are neighbours in memory, ``.strided`` takes any strides.
