@@ -5,6 +5,10 @@ one operation are raced while the program runs (`perf_dispatch`), and backends c
 installed package.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from . import math
 from .backends import (
     array,
@@ -41,9 +45,12 @@ from .lang import (
     parallel,
     serial,
 )
-from .perf import PerformanceDispatcher, perf_dispatch
+from .threads import num_threads, set_num_threads
+from .version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from .perf import PerformanceDispatcher, perf_dispatch
+    from .racing import race
 
 __all__ = [
     "BackendError",
@@ -79,10 +86,13 @@ __all__ = [
     "i64",
     "kernel",
     "math",
+    "num_threads",
     "parallel",
     "perf_dispatch",
+    "race",
     "serial",
     "set_default_device",
+    "set_num_threads",
     "sync",
     "timer",
     "to_numpy",
@@ -92,3 +102,18 @@ __all__ = [
     "u64",
     "use",
 ]
+
+_OF_PERF_DISPATCH = ("PerformanceDispatcher", "perf_dispatch")
+
+
+def __getattr__(name: str) -> object:
+    # Programs that only run kernels need nothing of perf_dispatch, and start faster without it.
+    if name == "race":
+        from .racing import race
+
+        return race
+    if name in _OF_PERF_DISPATCH:
+        from . import perf
+
+        return getattr(perf, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

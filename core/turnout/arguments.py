@@ -7,7 +7,6 @@ writability, overlap and the range of numbers at every call.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import operator
 import reprlib
@@ -82,6 +81,8 @@ class Binder:
                 yield f"argument {name!r} is missing"
 
     def _closest(self, keyword: str) -> str:
+        import difflib  # only errors need it
+
         close = difflib.get_close_matches(keyword, self._names, n=1)
         return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -218,6 +219,8 @@ def _dtype_of(value: Any) -> DType | None:
 
 def _check_kind(spec: ParameterSpec, value: Any, context: DeviceContext) -> None:
     """Refuse what is no array, or no array that lives where the call runs."""
+    if type(value) is np.ndarray:
+        return  # before `numpy.ma` is asked for, which NumPy then imports
     what = f"argument {spec.name!r}"
     if isinstance(value, np.ma.MaskedArray):
         raise CallError(
@@ -345,7 +348,9 @@ def _scalar_type(spec: ParameterSpec, value: Any) -> DType | Weak:
 def _number_type(value: Any) -> DType | Weak | None:
     if isinstance(value, bool):
         return ir.bool_
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
+    if isinstance(value, np.generic) or (type(value) is np.ndarray and not value.ndim):
+        return _dtype_of(value)
+    if isinstance(value, np.ndarray) and not value.ndim:
         return None if isinstance(value, np.ma.MaskedArray) else _dtype_of(value)
     if isinstance(value, int):
         return "int"

@@ -11,7 +11,7 @@ installed; ``reference``. NumPy arrays and scalars live on the host and belong t
 
 from __future__ import annotations
 
-import difflib
+import ctypes
 import functools
 import inspect
 import os
@@ -21,15 +21,16 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from . import discovery, loading
+from .direct import DeviceChoice
 from .errors import BackendError, CallError, ConfigurationError, PerformanceWarning, Unavailable
 from .hooks import Device, Timer
 from .loading import Backend, DeviceContext
+from .records import record
 
 __all__ = [
     "Backend",
@@ -39,6 +40,7 @@ __all__ = [
     "array",
     "backend",
     "backends",
+    "choice_of",
     "clear",
     "devices",
     "host_array",
@@ -60,7 +62,7 @@ _HOST_TYPES = frozenset({np.ndarray, bool, int, float, *np.sctypeDict.values()})
 _DLPACK_CPU = 1
 
 
-@dataclass(frozen=True)
+@record
 class BackendStatus:
     """What became of one installed backend.
 
@@ -184,6 +186,11 @@ class _State:
         self.has_all_owners = False
         """Whether every device of every usable backend was made."""
 
+    def choose(self, default: DeviceContext | None) -> None:
+        """Make a device the default; the caller holds the lock, or is the only thread."""
+        self.default = default
+        _default_id.value = 0 if default is None else id(default)
+
     def add_owner(self, context: DeviceContext) -> None:
         with self.lock:
             self.owners += (context,)
@@ -194,6 +201,8 @@ class _State:
             installed.forget_other_threads()
 
 
+# The default of `_state` once more, where native code can read it.
+_default_id = ctypes.c_size_t(0)
 _state = _State()
 _used: ContextVar[DeviceContext | None] = ContextVar("turnout_used_device", default=None)
 
@@ -207,6 +216,7 @@ def clear() -> None:
     global _state
     discovery.clear()
     _state = _State()
+    _state.choose(None)
     _context.cache_clear()
 
 
@@ -234,6 +244,8 @@ def _find(name: str) -> _Installed:
     installed = _installed()
     if name in installed:
         return installed[name]
+    import difflib  # only errors need it
+
     close = difflib.get_close_matches(name, installed, n=1)
     suggestion = f" (did you mean {close[0]!r}?)" if close else ""
     statuses = "; ".join(
@@ -419,7 +431,7 @@ def set_default_device(device: str | Device | None) -> None:
     """
     context = None if device is None else _named(device)
     with _state.lock:
-        _state.default = context
+        _state.choose(context)
 
 
 def resolve(
@@ -461,6 +473,14 @@ def resolve(
         if owner is not None:
             return owner
     return named or _state.default or _find_default()
+
+
+def choice_of(context: DeviceContext) -> DeviceChoice:
+    """Tell native code how to find out whether a call without device arrays runs on a device.
+
+    What it does with that must agree with `resolve`.
+    """
+    return DeviceChoice(_used, _default_id, context)
 
 
 def active() -> DeviceContext:
@@ -545,14 +565,15 @@ def _find_default() -> DeviceContext:
     context = _from_environment(text) if text else _first_default(failures)
     with _state.lock:
         is_first = _state.default is None
-        _state.default = _state.default or context
+        chosen = _state.default or context
+        _state.choose(chosen)
     if is_first and failures:
         warnings.warn(
             f"calls run on {str(context.device)!r}, which is slower: {'; '.join(failures)}",
             PerformanceWarning,
             stacklevel=3,
         )
-    return _state.default
+    return chosen
 
 
 def _from_environment(text: str) -> DeviceContext:

@@ -12,18 +12,18 @@ processes that race to write a key write the same content.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import re
 import stat
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from .digests import sha256
 from .errors import BackendError, CacheWarning, ConfigurationError
 from .hooks import Binary
 
@@ -36,8 +36,9 @@ _HOUR_S = 3600.0
 _WINDOWS = os.name == "nt"
 
 # Only names of this shape are counted or removed: the user may keep other things in the folder.
-_SUBFOLDER = re.compile(r"[0-9a-f]{2}")
-_FILE = re.compile(r"[0-9a-f]{64}\.bin|turnout-[0-9]+-[0-9a-f]{16}\.tmp")
+_SUBFOLDER = r"[0-9a-f]{2}"
+_FILE = r"[0-9a-f]{64}\.bin|turnout-[0-9]+-[0-9a-f]{16}\.tmp"
+_SUBFOLDERS = 256
 
 _SETTINGS = ("TURNOUT_CACHE", "TURNOUT_CACHE_DIR", "TURNOUT_CACHE_MAX_BYTES")
 _HOME_SETTINGS = ("HOME", "USERPROFILE", "XDG_CACHE_HOME")
@@ -65,7 +66,7 @@ def binary_key(*parts: str) -> str:
     >>> binary_key("ab", "c") == binary_key("a", "bc")
     False
     """
-    digest = hashlib.sha256()
+    digest = sha256()
     for part in parts:
         encoded = part.encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "big"))
@@ -160,7 +161,7 @@ class BinaryCache:
         self.directory = directory
         self.maximum_bytes = maximum_bytes
         self._estimated_bytes = 0
-        self._stores_until_scan = 1
+        self._stores_until_scan = _STORES_PER_SCAN
 
     @property
     def total_bytes(self) -> int:
@@ -244,7 +245,7 @@ class BinaryCache:
             if not (_WINDOWS and isinstance(error, PermissionError) and path.is_file()):
                 _warn_unusable(self.directory, str(error))
             return
-        self._account(len(content))
+        self._account(path.parent, len(content))
 
     def clear(self) -> None:
         """Remove every stored file; the folders, and files that are not turnout's, stay.
@@ -287,10 +288,15 @@ class BinaryCache:
             _warn_unusable(directory, reason)
         return reason is None
 
-    def _account(self, added_bytes: int) -> None:
+    def _account(self, subfolder: Path, added_bytes: int) -> None:
         # A scan reads the whole folder, so most stores only add to an estimate. The first store
-        # scans, because many short-lived processes would otherwise never do.
-        self._estimated_bytes += added_bytes
+        # makes one from its subfolder, because many short-lived processes would otherwise never
+        # scan: keys are digests, so the subfolders are about equally full.
+        if self._estimated_bytes == 0:
+            files = self._without_abandoned(self._files(subfolder))
+            self._estimated_bytes = _SUBFOLDERS * sum(file.size_bytes for file in files)
+        else:
+            self._estimated_bytes += added_bytes
         self._stores_until_scan -= 1
         if self._stores_until_scan > 0 and self._estimated_bytes <= self.maximum_bytes:
             return
@@ -299,12 +305,7 @@ class BinaryCache:
 
     def _evict(self) -> int:
         """Remove abandoned temporary files and, over the bound, the oldest; return bytes left."""
-        files = []
-        for file in sorted(self._files()):
-            if file.path.suffix == ".tmp":
-                _remove(file.path)
-            else:
-                files.append(file)
+        files = sorted(self._without_abandoned(self._files()))
         total_bytes = sum(file.size_bytes for file in files)
         if total_bytes <= self.maximum_bytes:
             return total_bytes
@@ -316,13 +317,25 @@ class BinaryCache:
             total_bytes -= file.size_bytes
         return total_bytes
 
-    def _files(self) -> Iterator[_StoredFile]:
-        """Go through stored files and abandoned temporary ones."""
+    def _without_abandoned(self, files: Iterable[_StoredFile]) -> list[_StoredFile]:
+        """Remove abandoned temporary files; return the others."""
+        stored = []
+        for file in files:
+            if file.path.suffix == ".tmp":
+                _remove(file.path)
+            else:
+                stored.append(file)
+        return stored
+
+    def _files(self, below: Path | None = None) -> Iterator[_StoredFile]:
+        """Go through stored files and abandoned temporary ones, all or those of a subfolder."""
         if self.directory is None:
             return
-        for folder, subfolders, names in os.walk(self.directory):
-            subfolders[:] = filter(_SUBFOLDER.fullmatch, subfolders)
-            for name in filter(_FILE.fullmatch, names):
+        for folder, subfolders, names in os.walk(below or self.directory):
+            subfolders[:] = (name for name in subfolders if re.fullmatch(_SUBFOLDER, name))
+            for name in names:
+                if not re.fullmatch(_FILE, name):
+                    continue
                 path = Path(folder, name)
                 try:
                     status = path.stat()
@@ -378,7 +391,7 @@ def _decoded(key: str, content: bytes) -> Binary | None:
 
 
 def _digest(body: bytes) -> bytes:
-    return hashlib.sha256(body).hexdigest().encode("ascii")
+    return sha256(body).hexdigest().encode("ascii")
 
 
 def _is_metadata(metadata: Mapping[str, object]) -> bool:

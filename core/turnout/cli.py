@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from .inspection import (
         BackendReport,
         DeviceReport,
+        DispatchReport,
         InstallationReport,
         KernelReport,
         LoopReport,
         Probe,
         UnitReport,
     )
+    from .kernel import Kernel
 
 INTERRUPTED = 130  # as shells report it
 DEFAULT_COUNTS = (100, 1000, 3376)
@@ -368,6 +371,8 @@ def check(
 # -- show ------------------------------------------------------------------------------------------
 
 _OWN_STAGES = ("plan", "unit", "loops")
+_WIDTH = 100
+"""Columns of the words about loops."""
 
 
 def _param_type(context: click.Context, option: click.Parameter, values: Any) -> dict[str, str]:
@@ -401,35 +406,54 @@ def _param_type(context: click.Context, option: click.Parameter, values: Any) ->
     metavar="STAGE",
     help="Only this: plan, unit, loops, a stage of the backend such as assembly; or all.",
 )
-@click.option("--why", is_flag=True, help="Only the loops, as --stage loops.")
+@click.option(
+    "--why", is_flag=True, help="Only the loops, as --stage loops; of all kernels if none is named."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print facts for programs.")
+@click.pass_context
 def show(
+    context: click.Context,
     target: str,
     device: str | None,
     dtype: str,
     param_types: dict[str, str],
     stage: str | None,
     why: bool,
+    as_json: bool,
 ) -> None:
     """Show what became of a kernel.
 
     TARGET is MODULE:KERNEL or path/to/file.py:KERNEL; without the kernel, those of the module are
-    listed. Shown are the plan of a call, its typed units, and for each loop whether it is parallel,
-    why, and what the backend made of it. Nothing runs.
+    listed. Shown are the plan of a call, its typed units, and for each loop whether it is parallel
+    and vectorised, why, and what can be done about it. Nothing runs.
     """
     from . import inspection
 
     if why and stage not in (None, "loops"):
         raise click.UsageError("--why shows the loops only; leave out --stage")
+    if as_json and (why or stage is not None):
+        raise click.UsageError("--json prints all facts; leave out --why and --stage")
     place, path = inspection.split_target(target)
-    if not path:
+
+    def inspect(kernel: Kernel) -> KernelReport:
+        width = {"f32": f32, "f64": f64}[dtype]
+        return inspection.inspect_kernel(kernel, device, width=width, param_types=param_types)
+
+    if path:
+        _print_kernel(inspect(inspection.find_kernel(target)), stage, why, as_json)
+    elif why:
+        are_all_right = _print_every_kernel(inspection.find_kernels(place), inspect)
+        context.exit(0 if are_all_right else 1)
+    elif as_json or stage is not None:
+        raise click.UsageError("name a kernel: MODULE:KERNEL or path/to/file.py:KERNEL")
+    else:
         _list_kernels(place)
+
+
+def _print_kernel(report: KernelReport, stage: str | None, why: bool, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), indent=2))
         return
-    report = inspection.inspect_kernel(
-        inspection.find_kernel(target),
-        device,
-        width={"f32": f32, "f64": f64}[dtype],
-        param_types=param_types,
-    )
     if stage is not None or why:
         _print_stages(report, stage or "loops")
         return
@@ -437,6 +461,23 @@ def show(
     _print_stages(report, *_OWN_STAGES)
     if report.stages:
         click.echo(f"\nMore: --stage {', --stage '.join(report.stages)}, or --stage all.")
+
+
+def _print_every_kernel(
+    kernels: Mapping[str, Kernel], inspect: Callable[[Kernel], KernelReport]
+) -> bool:
+    """Print the loops of each kernel; one that cannot be compiled hides no other."""
+    are_all_right = True
+    for name, kernel in kernels.items():
+        click.secho(f"{name}:", bold=True)
+        try:
+            text = _stage_text(inspect(kernel), "loops")
+        except TurnoutError as error:
+            are_all_right = False
+            text = "\n".join([f"Error: {error}", *getattr(error, "__notes__", [])])
+        click.echo(textwrap.indent(text.rstrip("\n"), "  "))
+        click.echo()
+    return are_all_right
 
 
 def _list_kernels(place: str) -> None:
@@ -475,7 +516,9 @@ def _stage_text(report: KernelReport, stage: str) -> str:
     if stage == "plan":
         return report.plan
     if stage == "loops":
-        return "\n".join(_loop_text(loop, report) for loop in report.loops) or "no loops"
+        texts = [_loop_text(loop, report) for loop in report.loops]
+        texts += [_dispatch_text(dispatch) for dispatch in report.dispatches]
+        return "\n".join(texts) or "no loops"
     return "\n".join(_unit_text(unit, stage) for unit in report.units)
 
 
@@ -484,7 +527,40 @@ def _unit_text(unit: UnitReport, stage: str) -> str:
 
 
 def _loop_text(loop: LoopReport, report: KernelReport) -> str:
-    how = "parallel" if loop.is_parallel else "in order"
-    lines = [f"line {loop.line}: {loop.text.strip()}", f"  {how}: {loop.reason}"]
-    lines += [f"  {report.device}: {words}" for words in loop.compiled]
-    return "\n".join(lines)
+    vectorised = "; ".join(map(_vectorised, loop.compiled)) or f"{report.device} does not say"
+    rows = {
+        "parallel" if loop.is_parallel else "in order": loop.reason,
+        "try": loop.advice,
+        "threads": loop.threads,
+        "vectorised": vectorised,
+    }
+    return _lines_text(loop.line, loop.text, rows)
+
+
+def _vectorised(words: str) -> str:
+    """What a backend says about a loop, as the answer to a question."""
+    answer, separator, rest = words.partition(", " if words.startswith("vectorised") else ": ")
+    yes_or_no = {"vectorised": "yes", "scalar": "no"}.get(answer)
+    return f"{yes_or_no}, {rest}" if yes_or_no and separator else words
+
+
+def _dispatch_text(dispatch: DispatchReport) -> str:
+    words = f"{dispatch.branches} formulas, policy {dispatch.policy!r}: {dispatch.lowering}"
+    return _lines_text(dispatch.line, dispatch.text, {dispatch.name: words})
+
+
+def _lines_text(line: int, text: str, rows: Mapping[str, str]) -> str:
+    """A line of the source and what is to be said about it, each thing under its title."""
+    shown = [f"line {line}: {text.strip()}"]
+    width = max(map(len, rows)) + 1
+    for title, words in rows.items():
+        start = f"  {title + ':':<{width}} "
+        shown += textwrap.wrap(
+            words,
+            _WIDTH,
+            initial_indent=start,
+            subsequent_indent=" " * len(start),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(shown)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import cast
 
 from . import ir
 from .cache import binary_key, default_cache
+from .digests import sha256
 from .discovery import CORE, core_version
 from .errors import BackendError, CompileError
 from .hooks import Binary, Launcher, Options, Target
@@ -102,7 +102,7 @@ def _source_digest(backend: Backend) -> str:
     package = sys.modules.get(module.__package__ or "")
     # A namespace package has no file, and belongs to others too.
     path = getattr(package, "__file__", None) or module.__file__ or ""
-    digest = hashlib.sha256()
+    digest = sha256()
     for file in _package_files(path) if os.path.basename(path) == "__init__.py" else [path]:
         # What a zip archive holds does not change.
         if os.path.isfile(file):

@@ -13,14 +13,14 @@ import re
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from operator import attrgetter
 
 from . import hooks
+from .distributions import Metadata, distributions, entry_points, field
 from .errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from importlib import metadata
+from .records import record
+from .version import __version__
 
 BACKENDS_GROUP = hooks.ENTRY_POINT_GROUP
 IMPLEMENTATIONS_GROUP = "turnout.implementations"
@@ -34,7 +34,7 @@ _BACKEND_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _BLOCKED_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
-@dataclass(frozen=True, order=True)
+@record
 class Entry:
     """One entry point and the distribution that declares it.
 
@@ -61,7 +61,7 @@ class Entry:
         return f"{self.distribution} {self.version}"
 
 
-@dataclass(frozen=True)
+@record
 class Installed:
     """What one scan of the installed distributions found.
 
@@ -131,7 +131,8 @@ def _scan() -> Installed:
     blocked = _blocked_names()
     problems: list[str] = []
     entries: dict[tuple[str, ...], Entry] = {}
-    for entry in sorted([*_built_in_entries(), *_declared_entries(problems)]):
+    found = [*_built_in_entries(), *_declared_entries(problems)]
+    for entry in sorted(found, key=attrgetter("group", "name", "distribution", "value", "version")):
         is_blocked = not blocked.isdisjoint(map(_normalised, (entry.name, entry.distribution)))
         problem = _problem_of_name(entry)
         if problem is None:
@@ -154,22 +155,14 @@ def _built_in_entries() -> Iterator[Entry]:
 
 def core_version() -> str:
     """Return the version of turnout itself."""
-    from importlib import metadata  # slow to import, and not needed before the first call
-
-    try:
-        return metadata.version(CORE)
-    except metadata.PackageNotFoundError:
-        return "0"  # run from a checkout
+    return __version__
 
 
 def _declared_entries(problems: list[str]) -> Iterator[Entry]:
     folder_of: dict[str, str] = {}
-    from importlib import metadata  # see above
-
-    for distribution in metadata.distributions():
+    for distribution in distributions():
         try:
             entries = _entries_of(distribution)
-            folder = str(distribution.locate_file(""))
         except Exception as error:
             # Metadata of other people: whatever is wrong there must not break the rest.
             problems.append(
@@ -177,35 +170,29 @@ def _declared_entries(problems: list[str]) -> Iterator[Entry]:
                 f"({describe(error)}); they are ignored. Reinstall or remove it"
             )
             continue
+        folder = str(distribution.locate_file(""))
         for entry in entries:
             # As for imports, the first folder of the path hides a second copy further back.
             if folder_of.setdefault(_normalised(entry.distribution), folder) == folder:
                 yield entry
 
 
-def _entries_of(distribution: metadata.Distribution) -> list[Entry]:
-    # Parsing the metadata of every installed distribution would take most of the time.
+def _entries_of(distribution: Metadata) -> list[Entry]:
     text = distribution.read_text("entry_points.txt") or ""
     if BACKENDS_GROUP not in text and IMPLEMENTATIONS_GROUP not in text:
         return []
-    owner, version = _metadata(distribution, "Name"), _metadata(distribution, "Version")
+    owner, version = field(distribution, "Name"), field(distribution, "Version")
     return [
-        Entry(point.group, point.name, owner, point.value, version)
-        for point in distribution.entry_points
-        if point.group in (BACKENDS_GROUP, IMPLEMENTATIONS_GROUP)
-        and not (_normalised(owner) == CORE and point.name in BUILT_IN)
+        Entry(group, name, owner, value, version)
+        for group, name, value in entry_points(text)
+        if group in (BACKENDS_GROUP, IMPLEMENTATIONS_GROUP)
+        and not (_normalised(owner) == CORE and name in BUILT_IN)
     ]
 
 
-def _metadata(distribution: metadata.Distribution, field: str) -> str:
-    if field not in distribution.metadata:
-        raise ValueError(f"its METADATA has no {field}")
-    return distribution.metadata[field]
-
-
-def _describe_distribution(distribution: metadata.Distribution) -> str:
+def _describe_distribution(distribution: Metadata) -> str:
     try:
-        return f"distribution {_metadata(distribution, 'Name')!r}"
+        return f"distribution {field(distribution, 'Name')!r}"
     except Exception:
         # Its metadata may be what is damaged; the folder is known all the same.
         return f"a distribution in {distribution.locate_file('')}"

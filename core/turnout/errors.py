@@ -7,14 +7,14 @@ what is allowed, and what to do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from .records import record
 
 
 class TurnoutError(Exception):
     """Base of every error that turnout raises on purpose."""
 
 
-@dataclass(frozen=True)
+@record
 class SourceLocation:
     """Where a construct stands in the user's source.
 

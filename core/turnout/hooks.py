@@ -10,15 +10,18 @@ Each docstring has five lines: called by, when, returns, raises, default.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pluggy
 
 from . import ir
+from .records import record
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from .direct import DirectCall
 
 PROJECT = "turnout"
 ENTRY_POINT_GROUP = "turnout.backends"
@@ -27,7 +30,7 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
-@dataclass(frozen=True)
+@record
 class Target:
     """What code is compiled for. Hashable, printable, no handles; needs no hardware.
 
@@ -59,7 +62,7 @@ class Target:
         return f"{self.backend} {self.arch} features={features} lanes={self.lanes} {options}"
 
 
-@dataclass(frozen=True)
+@record
 class Device:
     """One piece of hardware of a backend, written ``backend:index``."""
 
@@ -73,7 +76,7 @@ class Device:
         return f"{self.target.backend}:{self.index}"
 
 
-@dataclass(frozen=True)
+@record
 class Options:
     """How to compile.
 
@@ -97,7 +100,7 @@ class Options:
         return f"level={self.level} debug={self.debug} keep_text={self.keep_text}"
 
 
-@dataclass(frozen=True)
+@record
 class Binary:
     """Compiled code of one unit, as it is kept on disk.
 
@@ -145,9 +148,16 @@ class Launcher(Protocol):
     iteration space: 1 for a unit without one; at 0 nothing happens. Safe from several threads.
     """
 
-    direct: Callable[..., object] | None
-    """Optional: a builtin that takes the user's own arguments, checks them itself and calls the
-    kernel's Python path when they do not fit. None where there is none."""
+    @property
+    def direct(self) -> Callable[[DirectCall], Callable[..., Any] | None] | None:
+        """Optional: makes a callable that takes the user's own arguments; None if there is none.
+
+        The callable checks and runs the whole call, and hands over to the kernel's Python path what
+        it does not take (`turnout.direct`). It is asked for at the second call of an executable on
+        a device that works on NumPy arrays, through the launcher of the first unit, and may be None
+        as well. It becomes an attribute of a type, so it must not bind itself as functions do.
+        """
+        ...
 
     def __call__(self, args: tuple[Any, ...], size: int) -> None: ...
 

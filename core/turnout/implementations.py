@@ -12,6 +12,7 @@ An installed distribution adds implementations through the entry-point group
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -53,7 +54,8 @@ def forced_implementations() -> dict[str, str]:
     forced: dict[str, str] = {}
     if text == "?":
         return forced
-    for entry in filter(None, map(str.strip, text.split(","))):
+    # Names of variants, kernel[tile=16,unroll=2], have commas of their own.
+    for entry in filter(None, map(str.strip, re.split(r",(?![^\[\]]*\])", text))):
         names = [name.strip() for name in entry.split(":")]
         if len(names) != 2 or not all(names):
             raise ConfigurationError(

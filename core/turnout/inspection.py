@@ -13,6 +13,7 @@ import importlib.util
 import linecache
 import os
 import platform
+import re
 import sys
 import time
 import traceback
@@ -36,6 +37,7 @@ from .ir import DTYPE_BY_NAME, DType, f32, f64
 from .kernel import Kernel, kernel
 from .lang import Func, LoopNote, LoweredKernel, Mutable, NDArray, Param, Scalar
 from .loading import DeviceContext
+from .lower import dispatch_groups
 from .perf import PerformanceDispatcher
 
 if TYPE_CHECKING:
@@ -214,6 +216,13 @@ class LoopReport:
         Whether its iterations may run in any order and at the same time.
     reason : str
         Why, in words.
+    advice : str
+        What its author can do where it is to be parallel; empty where there is nothing.
+    threads : str
+        Whether its iterations may be split over threads, in words.
+    lanes : int or None
+        How many iterations the backend runs at once in a vector, 1 where it does not; None where it
+        says nothing.
     compiled : tuple of str
         What the backend made of it, in its own words, each thing once; empty where it says nothing.
     """
@@ -222,7 +231,35 @@ class LoopReport:
     text: str
     is_parallel: bool
     reason: str
+    advice: str
+    threads: str
+    lanes: int | None
     compiled: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DispatchReport:
+    """How one dispatch of a kernel is lowered.
+
+    Attributes
+    ----------
+    line : int
+        Line of its branches.
+    text : str
+        The source there.
+    name, policy : str
+        Its name, and the policy that it declares.
+    branches : int
+    lowering : str
+        What is made of it, in words.
+    """
+
+    line: int
+    text: str
+    name: str
+    policy: str
+    branches: int
+    lowering: str
 
 
 @dataclass(frozen=True)
@@ -259,6 +296,8 @@ class KernelReport:
     units : tuple of UnitReport
     loops : tuple of LoopReport
         In the order of the source.
+    dispatches : tuple of DispatchReport
+        In the order of the source.
     """
 
     name: str
@@ -269,6 +308,7 @@ class KernelReport:
     plan: str
     units: tuple[UnitReport, ...]
     loops: tuple[LoopReport, ...]
+    dispatches: tuple[DispatchReport, ...]
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -333,6 +373,7 @@ def inspect_kernel(
             for unit, binary in zip(plan.units, binaries, strict=True)
         ),
         _loops(inspected, lowered, plan, binaries),
+        _dispatches(inspected, lowered.plan),
     )
 
 
@@ -398,23 +439,67 @@ def _loops(
         words = [binary.metadata.get(f"loop:{note.line}", "") for binary in binaries]
         return tuple(dict.fromkeys(filter(None, [spaces.get(note.line, ""), *words])))
 
-    file = inspected.source.source.file
-    return tuple(
-        LoopReport(
-            note.line,
-            linecache.getline(file, note.line).rstrip(),
-            note.is_parallel,
-            note.reason,
-            compiled(note),
+    reports = []
+    for note in sorted(lowered.notes, key=lambda note: note.line):
+        words = compiled(note)
+        reports.append(
+            LoopReport(
+                note.line,
+                _source_line(inspected, note.line),
+                note.is_parallel,
+                note.reason,
+                note.advice,
+                _threads(note),
+                _lanes(words),
+                words,
+            )
         )
-        for note in sorted(lowered.notes, key=lambda note: note.line)
+    return tuple(reports)
+
+
+def _source_line(inspected: Kernel, line: int) -> str:
+    return linecache.getline(inspected.source.source.file, line).rstrip()
+
+
+def _threads(note: LoopNote) -> str:
+    if note.is_parallel:
+        return "a long call may be split over threads"
+    if note.is_inside_parallel:
+        return "each runs within one thread; what is around it may be split over threads"
+    return "one thread runs it"
+
+
+def _lanes(words: tuple[str, ...]) -> int | None:
+    if not words:
+        return None
+    return max((int(lanes) for lanes in re.findall(r"(\d+) lanes", " ".join(words))), default=1)
+
+
+_LOWERINGS = {
+    "switch": "a branch to the formula of the class",
+    "predicated": "all formulas are evaluated and one is selected, without a branch",
+}
+
+
+def _dispatches(inspected: Kernel, plan: ir.Plan) -> tuple[DispatchReport, ...]:
+    found = [dispatch for unit in plan.units for dispatch in dispatch_groups(unit)]
+    return tuple(
+        DispatchReport(
+            dispatch.line,
+            _source_line(inspected, dispatch.line),
+            dispatch.name,
+            dispatch.policy,
+            len(dispatch.arms),
+            _LOWERINGS.get(dispatch.policy, _LOWERINGS["switch"]),
+        )
+        for dispatch in sorted(found, key=lambda dispatch: dispatch.line)
     )
 
 
 def _iteration_spaces(
     inspected: Kernel, notes: tuple[LoopNote, ...], plan: ir.Plan, binaries: list[Binary]
 ) -> dict[int, str]:
-    """What the backend made of each iteration space, by the line of the innermost loop in it."""
+    """What the backend made of each iteration space, by the lines of the loops in it."""
     reports = [
         binary.metadata.get("loop:space", "")
         for unit, binary in zip(plan.units, binaries, strict=True)
@@ -423,11 +508,15 @@ def _iteration_spaces(
     nests = _parallel_nests(inspected, notes)
     if len(nests) != len(reports):
         return {}  # a helper with loops that is called twice: nothing says which is which
-    return dict(zip(nests, reports, strict=True))
+    found: dict[int, str] = {}
+    for (*outer, innermost), report in zip(nests, reports, strict=True):
+        found |= dict.fromkeys(outer, f"one space of iterations with the loop on line {innermost}")
+        found[innermost] = report
+    return found
 
 
-def _parallel_nests(inspected: Kernel, notes: tuple[LoopNote, ...]) -> list[int]:
-    """The line of the innermost loop of each parallel nest."""
+def _parallel_nests(inspected: Kernel, notes: tuple[LoopNote, ...]) -> list[list[int]]:
+    """The lines of the loops of each parallel nest, from the outermost to the innermost."""
     ends = {
         node.lineno: node.end_lineno or node.lineno
         for node in ast.walk(inspected.source.source.tree)
@@ -441,7 +530,7 @@ def _parallel_nests(inspected: Kernel, notes: tuple[LoopNote, ...]) -> list[int]
             nests[-1].append(note.line)
         else:
             nests.append([note.line])
-    return [nest[-1] for nest in nests]
+    return nests
 
 
 # -- what is installed -----------------------------------------------------------------------------

@@ -14,9 +14,10 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from operator import itemgetter
+from types import MethodType
 from typing import Any, overload
 
 import numpy as np
@@ -36,10 +37,17 @@ from .arguments import (
     type_key,
     writability_problems,
 )
-from .backends import resolve
-from .compilation import load_unit, lower_plan
-from .errors import KernelError, OutOfBoundsError, PerformanceWarning
-from .hooks import Device, IndexViolation, Options
+from .backends import choice_of, resolve
+from .direct import DirectCall, DirectParameter, DirectResult, DirectRun
+from .discovery import core_version
+from .errors import (
+    BackendError,
+    KernelError,
+    OutOfBoundsError,
+    PerformanceWarning,
+    TurnoutError,
+)
+from .hooks import Binary, Device, IndexViolation, Options
 from .lang import (
     SAMPLES,
     FreeNames,
@@ -54,9 +62,13 @@ from .lang import (
     parse_signature,
     read_lines,
 )
+from .lang.names import constant
 from .loading import DeviceContext
 from .pickling import Definition, define, reduced
 from .positions import position_count, reach_check, reach_problems
+
+# Imports inside of functions below are what only the first call of a kernel needs: programs that
+# define kernels are to start fast.
 
 
 class Kernel:
@@ -73,6 +85,8 @@ class Kernel:
     ----------
     __wrapped__ : callable
         The Python function. It is never run; its source is compiled.
+    constants : mapping of str to object
+        What `with_constants` was given.
     """
 
     __turnout_kernel__ = True
@@ -85,6 +99,7 @@ class Kernel:
         debug: bool = False,
         lines: list[str] | None = None,
         signature: Signature | None = None,
+        constants: Mapping[str, Any] | None = None,
     ) -> None:
         self._lines = read_lines(function) if lines is None else lines
         self.__wrapped__ = function
@@ -97,8 +112,10 @@ class Kernel:
         self.debug = debug
         self.signature = parse_signature(function) if signature is None else signature
         self._bind = Binder(self.__name__, self.__signature__)
-        self._free = FreeNames(function)
+        self.constants: Mapping[str, Any] = constants or {}
+        self._free = FreeNames(function, self.constants)
         self._executables: dict[tuple[Hashable, ...], Executable] = {}
+        self._entries: list[Callable[..., Any]] = []
         self._lock = threading.RLock()
         _kernels.add(self)
 
@@ -118,6 +135,8 @@ class Kernel:
         executable = self._executables.get(key)
         if executable is None:
             executable = self._make(context, key, values, samples)
+        elif not executable.has_asked_for_entry:
+            self._call_natively(executable, values)
         return executable(values, samples)
 
     def _make(
@@ -135,6 +154,30 @@ class Kernel:
                 self._executables[key] = executable
         return executable
 
+    def _call_natively(self, executable: Executable, values: Sequence[Any]) -> None:
+        """Make native code the ``__call__`` of a type of the kernel's own, if the backend has it.
+
+        Python looks ``__call__`` up in the type, so only that way a call reaches the code at once.
+        Code for further types of arguments goes in front and falls back on what was there before.
+        It is made at the second call, because a program that makes only one would wait in vain.
+        """
+        with self._lock:
+            if executable.has_asked_for_entry:
+                return
+            executable.has_asked_for_entry = True
+            if len(self._entries) == _MAXIMUM_ENTRIES:
+                return
+            fallback = self._entries[-1] if self._entries else MethodType(Kernel.__call__, self)
+            entry = executable.native_entry(values, fallback)
+            if entry is None:
+                return
+            if not self._entries:
+                shared = type(self)
+                names = {"__module__": shared.__module__, "__doc__": shared.__doc__}
+                self.__class__ = type(shared.__name__, (shared,), names)
+            self._entries.append(entry)
+            type(self).__call__ = entry  # type: ignore[method-assign]
+
     @cached_property
     def source(self) -> KernelSource:
         """The parsed source; parsed at the first use."""
@@ -146,6 +189,57 @@ class Kernel:
         """What the kernel is made of, as far as what it computes goes."""
         options = {"fastmath": self.fastmath, "debug": self.debug}
         return define(self.__wrapped__, self._lines, self._free, self.signature, options)
+
+    def with_constants(self, /, **values: Any) -> Kernel:
+        """The same kernel with other values for names that it takes from outside.
+
+        Parameters
+        ----------
+        **values
+            By name: globals or closure variables that the body of the kernel reads, or names that
+            have no value yet. Helpers that it calls keep their own.
+
+        Returns
+        -------
+        Kernel
+            Another kernel, compiled on its own; this one stays as it is.
+
+        Raises
+        ------
+        KernelError
+            Where the kernel reads no such name, or a value is nothing that kernels can hold.
+
+        Examples
+        --------
+        >>> import numpy as np, turnout as tn
+        >>> from turnout import Scalar
+        >>> factor = 2
+        >>> @tn.kernel
+        ... def scaled(x: Scalar) -> Scalar:
+        ...     return x * factor
+        >>> scaled.with_constants(factor=10)(np.array([1.0, 2.0]))
+        array([10., 20.])
+        """
+        names = self._free.overridable(self.source.source.tree)
+        for name, value in values.items():
+            if name not in names:
+                raise KernelError(
+                    f"kernel {self.__name__} takes no constant {name!r} from outside; it takes "
+                    f"{', '.join(map(repr, names)) or 'none'}. Constants are globals and closure "
+                    "variables that its body reads"
+                )
+            try:
+                constant(value, name)
+            except TypeError as error:
+                raise KernelError(f"kernel {self.__name__}: {error}") from None
+        return Kernel(
+            self.__wrapped__,
+            fastmath=self.fastmath,
+            debug=self.debug,
+            lines=self._lines,
+            signature=self.signature,
+            constants={**self.constants, **values},
+        )
 
     @property
     def options(self) -> Options:
@@ -165,7 +259,9 @@ class Kernel:
 
     def __repr__(self) -> str:
         parameters = ", ".join(f"{s.name}: {s.annotation}" for s in self.signature.parameters)
-        return f"<turnout.kernel {self.__qualname__}({parameters})>"
+        constants = ",".join(f"{name}={value}" for name, value in self.constants.items())
+        name = self.__qualname__ + (f"[{constants}]" if constants else "")
+        return f"<turnout.kernel {name}({parameters})>"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return reduced(self, lambda: self.definition, _make_kernel)
@@ -182,9 +278,13 @@ def _make_kernel(definition: Definition) -> Kernel:
         definition.function(),
         lines=definition.file_lines,
         signature=definition.signature,
-        **definition.options,
+        fastmath=definition.options["fastmath"],
+        debug=definition.options["debug"],
     )
 
+
+_MAXIMUM_ENTRIES = 4
+"""A call that fits none of so many falls through them all."""
 
 _kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
 
@@ -209,8 +309,11 @@ class Executable:
     def __init__(
         self, kernel: Kernel, lowered: LoweredKernel, types: Types, context: DeviceContext
     ) -> None:
+        from .compilation import lower_plan
+
         self.kernel = kernel
         self.lowered = lowered
+        self.types = types
         self.context = context
         self.plan = lower_plan(lowered.plan, context.backend, context.device.target)
         specs = kernel.signature.parameters
@@ -222,7 +325,9 @@ class Executable:
         runs = [step for step in self.plan.steps if isinstance(step, ir.Run)]
         self._launches = [_Launch(run.unit, self._places, context, kernel.options) for run in runs]
         places = list(enumerate(specs))
-        self._has_mask = any(spec.role == "mask" for spec in specs)
+        has_mask = any(spec.role == "mask" for spec in specs)
+        self._allocators = [_allocator(spec, has_mask) for spec in lowered.returned]
+        self._returns_tuple = kernel.signature.returns_tuple or len(lowered.returned) > 1
         self._planes = [place for place, spec in places if spec.role in ("plane", "mask")]
         self._vectors = [(place, spec.width) for place, spec in places if spec.width]
         self._scalars = [
@@ -239,6 +344,7 @@ class Executable:
         self._reaches = [] if kernel.debug else list(found)
         self._are_long_enough = reach_check(self._reaches, self._places)
         self._has_warned_of_copies = False
+        self.has_asked_for_entry = False
 
     def __call__(self, values: Sequence[Any], samples: int | None) -> Any:
         problems: list[str] = []
@@ -253,13 +359,69 @@ class Executable:
         if problems:
             raise call_error(self.kernel.__name__, problems)
         arguments.append(count)
-        returned = [self._allocated(spec, count) for spec in self.lowered.returned]
+        returned = [allocate(count) for allocate in self._allocators]
         if self.context.is_host:
             arguments += returned
             self._run(arguments)
         else:
             returned = self._run_on_device(arguments, returned)
         return self._result(returned) if returned else None
+
+    def native_entry(
+        self, values: Sequence[Any], fallback: Callable[..., Any]
+    ) -> Callable[..., Any] | None:
+        """A callable of the backend for calls like the one with `values`, or None."""
+        has_samples = self.kernel.signature.form == "array" or self._planes
+        if not (self._launches and self.context.is_host and has_samples) or self.kernel.debug:
+            return None
+        make = self._launches[0].launcher.direct
+        if make is None:
+            return None
+        try:
+            return make(self._direct_call(values, fallback))
+        except TurnoutError:
+            raise
+        except Exception as error:
+            backend = self.context.backend
+            raise BackendError(
+                f"backend {backend.name!r} of {backend.distribution} {backend.version}: direct "
+                f"failed with {type(error).__name__}: {error}"
+            ) from error
+
+    def _direct_call(self, values: Sequence[Any], fallback: Callable[..., Any]) -> DirectCall:
+        results = zip(self.lowered.returned, self._allocators, strict=True)
+        return DirectCall(
+            name=self.kernel.__name__,
+            parameters=tuple(self._direct_parameters(values)),
+            overlaps=tuple((*pair, same) for pair, same in self._pairs.items()),
+            reaches=tuple(self._reaches),
+            results=tuple(DirectResult(r.dtype, r.width, allocate) for r, allocate in results),
+            returns_tuple=self._returns_tuple,
+            scratch=tuple(self._scratch),
+            runs=tuple(DirectRun(each.unit, each.launcher, each.places) for each in self._launches),
+            target=self.context.device.target,
+            device=choice_of(self.context),
+            fallback=fallback,
+            cached=partial(_cached, self.context),
+        )
+
+    def _direct_parameters(self, values: Sequence[Any]) -> Iterator[DirectParameter]:
+        given = self.kernel.__signature__.parameters.values()
+        specs = self.kernel.signature.parameters
+        for place, (parameter, spec, value) in enumerate(zip(given, specs, values, strict=True)):
+            dtype = self.types[spec.name]
+            yield DirectParameter(
+                name=spec.name,
+                takes_position=parameter.kind is not parameter.KEYWORD_ONLY,
+                takes_keyword=parameter.kind is not parameter.POSITIONAL_ONLY,
+                default=parameter.default,
+                python_type=type(value),
+                dtype=_WEAK_TYPES[dtype] if isinstance(dtype, str) else dtype,
+                rank=spec.rank,
+                width=spec.width,
+                counts_samples=place in self._planes,
+                is_written=place in self._written,
+            )
 
     # -- checks ----------------------------------------------------------------------------------
 
@@ -302,12 +464,6 @@ class Executable:
         return problems
 
     # -- runs ------------------------------------------------------------------------------------
-
-    def _allocated(self, spec: Returned, count: int) -> np.ndarray[Any, Any]:
-        shape = (spec.width, count) if spec.width else (count,)
-        # Samples that the mask skips are not written.
-        make = np.zeros if self._has_mask else np.empty
-        return make(shape, spec.dtype)
 
     def _run(self, arguments: list[Any]) -> None:
         for scratch in self._scratch:
@@ -389,8 +545,7 @@ class Executable:
         )
 
     def _result(self, returned: list[Any]) -> Any:
-        is_tuple = self.kernel.signature.returns_tuple or len(returned) > 1
-        return tuple(returned) if is_tuple else returned[0]
+        return tuple(returned) if self._returns_tuple else returned[0]
 
     def _out_of_bounds(self, unit: ir.Unit, violation: IndexViolation) -> OutOfBoundsError:
         sites = [s for s in ir.statements(unit.body.body) if isinstance(s, ir.Load | ir.Store)]
@@ -410,13 +565,42 @@ class _Launch:
     def __init__(
         self, unit: ir.Unit, places: dict[str, int], context: DeviceContext, options: Options
     ) -> None:
+        from .compilation import load_unit
+
         self.unit = unit
         self.launcher = load_unit(unit, context, options)
         self.count = position_count(unit)
-        own = [places[parameter.name] for parameter in unit.parameters]
+        self.places = own = tuple(places[parameter.name] for parameter in unit.parameters)
         self.select: Callable[[list[Any]], tuple[Any, ...]] = (
             itemgetter(*own) if len(own) > 1 else lambda a: tuple([a[place] for place in own])
         )
+
+
+def _allocator(spec: Returned, has_mask: bool) -> Callable[[int], np.ndarray[Any, Any]]:
+    """A function that makes an array to return, of as many samples as it is told."""
+    # Samples that the mask skips are not written.
+    make, dtype = np.zeros if has_mask else np.empty, spec.dtype.dtype
+    if spec.width:
+        return lambda count: make((spec.width, count), dtype)
+    return partial(make, dtype=dtype)
+
+
+_WEAK_TYPES = {"int": ir.i64, "float": ir.f64}
+"""What Python numbers are converted to where nothing pins their type."""
+
+
+def _cached(context: DeviceContext, text: str, make: Callable[[], Binary]) -> Binary:
+    """What a backend made of a text that decides every byte of it: from the disk, else made now."""
+    from .cache import binary_key, default_cache
+
+    backend = context.backend
+    versions = f"turnout {core_version()} {backend.distribution} {backend.version}"
+    key = binary_key("text", text, str(context.device.target), versions)
+    binary = default_cache().load(key)
+    if binary is None:
+        binary = make()
+        default_cache().store(key, binary)
+    return binary
 
 
 def _overlap_pairs(runs: Sequence[ir.Run], places: dict[str, int]) -> dict[tuple[int, int], bool]:

@@ -8,7 +8,6 @@ backend raises on purpose, passes through.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Iterator, Sequence
@@ -135,6 +134,8 @@ def _mistakes(manager: pluggy.PluginManager, module: ModuleType) -> Iterator[str
     implemented = set()
     for name in sorted(vars(module)):
         function = vars(module)[name]
+        if not inspect.isroutine(function):
+            continue
         options = manager.parse_hookimpl_opts(module, name)
         if options is None:
             if name.startswith(_HOOK_PREFIX) and inspect.isfunction(function):
@@ -164,6 +165,8 @@ def _mistakes(manager: pluggy.PluginManager, module: ModuleType) -> Iterator[str
 
 def _closest_hook(name: str) -> str:
     """Say which hook was meant; nothing where `name` is one, or resembles none."""
+    import difflib  # only errors need it
+
     matches = difflib.get_close_matches(name, _HOOK_SPECS, n=1, cutoff=0.8)
     return f" (did you mean {matches[0]}?)" if matches and matches[0] != name else ""
 

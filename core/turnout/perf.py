@@ -4,62 +4,57 @@
 geometry of its arguments, asks each ``is_compatible``, and looks the decision up; that much is
 generated as source text with the prototype's own parameters, because a decided call must cost a few
 hundred nanoseconds. Everything else happens in :meth:`PerformanceDispatcher._call_undecided`, which
-leaves trials and decisions to :mod:`turnout.tuning`.
-
-Pickles name an operation where any reader can import it, and hold its definition otherwise (end of
-this module).
+leaves trials and decisions to :mod:`turnout.tuning`. What users ask about it is put together in
+:mod:`turnout.explain`; pickles are made in :mod:`turnout.operation_pickling`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import os
-import reprlib
 import threading
 import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from . import implementations as outside
-from .discovery import Entry, describe
-from .errors import CallError, ConfigurationError, KernelError
-from .geometry import leaves
-from .pickling import MADE_KEPT, named
+from .compatibility import Implementation, narrow, nothing_compatible
+from .errors import CallError, CompileError, ConfigurationError, KernelError
+from .explain import Explanation, explain
+from .kernel import Kernel
+from .operation_pickling import reduced, restore
+from .preparation import Preparation
+from .ranking import median
 from .signatures import (
     check_accepts_arguments,
     check_parameters,
     check_runs_when_called,
     generate_call,
     generate_geometry,
-    generate_prototype,
-    is_accepted,
 )
-from .tuning import Candidate, Case, Clock, Decision, Timer, TrialPlan, Tuner, median
+from .tuning import Case, Clock, Decision, Hooks, Timer, TrialPlan, Tuner
+from .tuning_on_copies import timer_of, tune_on_copies
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
+_BEFORE_A_LAUNCH = (KernelError, CompileError)
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Implementation(Candidate):
-    """A registered implementation.
 
-    Attributes
-    ----------
-    is_compatible : callable or None
-        None when it takes any arguments.
-    is_installed : bool
-        Whether the entry point of an installed distribution registered it.
-    """
+class _Hooks(Hooks[Implementation]):
+    def restore(self, candidate: Implementation, error: BaseException) -> bool:
+        """Kernels that do not compile have not touched the arguments."""
+        return isinstance(candidate.function, Kernel) and isinstance(error, _BEFORE_A_LAUNCH)
 
-    is_compatible: Callable[..., object] | None = None
-    is_installed: bool = False
+
+_HOOKS = _Hooks()
 
 
 @overload
@@ -71,9 +66,11 @@ def perf_dispatch(
     *,
     get_geometry_hash: Callable[..., Hashable] | None = None,
     warmup: int = 3,
-    active: int = 1,
-    repeat_after_count: int = 0,
-    repeat_after_seconds: float = 1.0,
+    active: int | Literal["auto"] = 1,
+    repeat_after_count: int | None = None,
+    repeat_after_seconds: float | None = None,
+    exploration_budget: float = 0.05,
+    recent_samples: int = 9,
     max_geometries: int = 1024,
     timer: Timer | None = None,
     clock: Clock = time.monotonic,
@@ -86,9 +83,11 @@ def perf_dispatch(
     *,
     get_geometry_hash: Callable[..., Hashable] | None = None,
     warmup: int = 3,
-    active: int = 1,
-    repeat_after_count: int = 0,
-    repeat_after_seconds: float = 1.0,
+    active: int | Literal["auto"] = 1,
+    repeat_after_count: int | None = None,
+    repeat_after_seconds: float | None = None,
+    exploration_budget: float = 0.05,
+    recent_samples: int = 9,
     max_geometries: int = 1024,
     timer: Timer | None = None,
     clock: Clock = time.monotonic,
@@ -105,12 +104,22 @@ def perf_dispatch(
         the arrays, types of numbers, values of strings and booleans (:mod:`turnout.geometry`).
     warmup : int
         Untimed calls of each implementation before the first timed one.
-    active : int
-        Timed calls of each implementation; the lowest median wins.
-    repeat_after_count : int
-        Measure everything again after this many decided calls of a geometry; 0: never.
-    repeat_after_seconds : float
-        Measure everything again this many seconds after the decision; 0: never.
+    active : int or "auto"
+        Timed calls of each implementation; the lowest median wins, and where medians do not differ
+        significantly the implementation in use, else the one registered first. ``"auto"``: from 5
+        up to 30 timed calls, until the difference is resolved or a tie; those that are clearly
+        slower are dropped before.
+    repeat_after_count : int, optional
+        Measure everything again after exactly this many decided calls of a geometry; 0: never.
+    repeat_after_seconds : float, optional
+        Measure everything again this many seconds after the decision; 0: never. Given one of these
+        two, the other one is off. Given neither, an operation measures again after one second or
+        more, as far as `exploration_budget` allows.
+    exploration_budget : float
+        The greatest share of the time spent in this operation that measuring again may take, where
+        no ``repeat_after`` is given; 0: never measure again.
+    recent_samples : int
+        How many of an implementation's latest timed calls count when it is measured again.
     max_geometries : int
         How many geometries are remembered; the one decided longest ago makes room.
     timer : callable, optional
@@ -144,7 +153,14 @@ def perf_dispatch(
     >>> b
     array([0., 2., 4.])
     """
-    plan = TrialPlan(warmup, active, repeat_after_count, repeat_after_seconds)
+    plan = TrialPlan(
+        warmup,
+        active,
+        repeat_after_count,
+        repeat_after_seconds,
+        exploration_budget,
+        recent_samples,
+    )
 
     def decorate(prototype: Callable[..., Any]) -> PerformanceDispatcher[..., Any]:
         return PerformanceDispatcher(
@@ -207,14 +223,11 @@ class PerformanceDispatcher(Generic[P, R]):
         where = f"{self._label}: get_geometry_hash"
         check_accepts_arguments(where, get_geometry_hash, self.__signature__)
         self._get_geometry = get_geometry_hash
-        self._forced: str | None = None
-        self._has_warned_of_refusal = False
+        self._forced: str | None = None  # by the environment
+        self._forces = 0  # how many `force` blocks are active, in any thread
+        self._warned_of_refusals: set[str] = set()
         self._is_debugging = False
-        self._is_prepared = False
-        self._preparing_thread: int | None = None
-        self._preparation = threading.Condition()
-        self._loaded: set[Entry] = set()
-        self._just_loaded: list[Implementation] = []
+        self._preparation = Preparation(self, lambda: self._tuner.candidates, self._remove)
         self._generate_call()
 
     if TYPE_CHECKING:
@@ -231,10 +244,10 @@ class PerformanceDispatcher(Generic[P, R]):
         return self
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        return _reduced(self)
+        return reduced(self, PerformanceDispatcher)
 
     def __setstate__(self, state: Any) -> None:
-        _restore(self, state)
+        restore(self, state)
 
     def __repr__(self) -> str:
         return f"<{self._label}: {list(self.implementations)}>"
@@ -303,7 +316,7 @@ class PerformanceDispatcher(Generic[P, R]):
                 self._checked_name(function, name),
                 function,
                 is_compatible,
-                is_installed=threading.get_ident() == self._preparing_thread,
+                is_installed=self._preparation.is_loading,
             )
             where = f"{self._label}: the implementation {implementation.name!r}"
             check_runs_when_called(where, function)
@@ -319,9 +332,7 @@ class PerformanceDispatcher(Generic[P, R]):
 
         return decorate if function is None else decorate(function)
 
-    def reset(self) -> None:
-        """Forget all decisions and measurements; the next calls measure again."""
-        self._tuner.reset()
+    # -- what users ask and order
 
     def decision(self, *args: P.args, **kwargs: P.kwargs) -> Decision | None:
         """Return what is known for these arguments, without running anything.
@@ -334,14 +345,113 @@ class PerformanceDispatcher(Generic[P, R]):
         Returns
         -------
         Decision or None
-            The chosen implementation and the elapsed nanoseconds of each timed call; None when no
-            call with this geometry was made.
+            The chosen implementation and the elapsed nanoseconds of each recent timed call; None
+            when no call with this geometry was made.
         """
+        case, _ = self._case_of(self._bound(args, kwargs))
+        return self._tuner.decision(case)
+
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """Return all that is known for these arguments, without running an implementation.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            The same arguments as in a call.
+
+        Returns
+        -------
+        Explanation
+            Prints as a table.
+        """
+        case, refusals = self._case_of(self._bound(args, kwargs))
+        return explain(self._label, case, self._tuner.examine(case), refusals, self._plan)
+
+    @contextmanager
+    def force(self, name: str) -> Iterator[None]:
+        """Run one implementation in every call within a ``with`` block.
+
+        It counts in this thread or asyncio task, and in those that copy its context, like
+        `asyncio.to_thread`. Where the implementation is not compatible with the arguments, the
+        operation warns once and chooses another one. Nothing is measured.
+
+        Parameters
+        ----------
+        name : str
+            One of `implementations`.
+
+        Raises
+        ------
+        ConfigurationError
+            When there is no such implementation.
+        """
+        if not self._preparation.is_done:
+            self._prepare()
+        if name not in self.implementations:
+            raise ConfigurationError(
+                f"{self._label} has no implementation {name!r}, "
+                f"the available ones are {list(self.implementations)}"
+            )
+        self._count_force(+1)
+        token = _forced_here.set({**_forced_here.get(), self: name})
+        try:
+            yield
+        finally:
+            _forced_here.reset(token)
+            self._count_force(-1)
+
+    def _count_force(self, change: int) -> None:
+        with self._registration:
+            self._forces += change
+            self._generate_call()
+
+    def tune(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """Measure now, on copies of the arguments, and decide.
+
+        Each implementation is measured as with ``active="auto"``. Implementations that take less
+        than a timer can resolve run several times for each sample, each time on a copy. On a
+        terminal a progress bar is shown.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            The same arguments as in a call. They are not changed.
+
+        Returns
+        -------
+        Explanation
+
+        Raises
+        ------
+        CallError
+            When an argument cannot be copied, or no implementation is compatible.
+        """
+        if not self._preparation.is_done:
+            self._prepare()
+        bound = self._bound(args, kwargs)
+        case, refusals = self._case_of(bound)
+        forced = self._forced_implementation(self._forced, case, refusals)
+        if not self._is_settled(case, forced, refusals):
+            timer = self._timer or timer_of(args, kwargs)
+            tune_on_copies(self._tuner, case, bound, timer, _HOOKS, self._label)
+        return explain(self._label, case, self._tuner.examine(case), refusals, self._plan)
+
+    def reset(self) -> None:
+        """Forget all decisions and measurements; the next calls measure again."""
+        self._tuner.reset()
+
+    def _bound(self, args: Any, kwargs: Any) -> inspect.BoundArguments:
         bound = self.__signature__.bind(*args, **kwargs)
         bound.apply_defaults()
+        return bound
+
+    def _case_of(
+        self, bound: inspect.BoundArguments
+    ) -> tuple[Case[Implementation], dict[str, str]]:
         geometry = self._get_geometry(*bound.args, **bound.kwargs)
-        case, _ = self._case(geometry, bound.args, bound.kwargs)
-        return self._tuner.decision(case)
+        return self._case(geometry, bound.args, bound.kwargs)
+
+    # -- registration
 
     def _checked_name(self, function: Callable[..., Any], name: str | None) -> str:
         if name is None:
@@ -365,10 +475,10 @@ class PerformanceDispatcher(Generic[P, R]):
             if not implementation.is_installed:
                 # It is another operation than the one in the pickles so far.
                 self._token, self._is_unpickled = "", False
-        if implementation.is_installed:
-            self._just_loaded.append(implementation)
         if is_debugging:
             self._print(f"registered {implementation.name!r}")
+
+    # -- calls
 
     def _generate_call(self) -> None:
         candidates = self._tuner.candidates
@@ -376,7 +486,7 @@ class PerformanceDispatcher(Generic[P, R]):
             self.__signature__,
             self._get_geometry,
             {i.name: i.is_compatible for i in candidates if i.is_compatible is not None},
-            self._tuner.decided,
+            self._tuner.decided if not self._forces else {},
             self._plan,
             self._clock,
             self._call_undecided,
@@ -388,11 +498,9 @@ class PerformanceDispatcher(Generic[P, R]):
         self, geometry: Hashable, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
         """Run one implementation when the generated path found no decision that holds."""
-        if not self._is_prepared:
+        if not self._preparation.is_done:
             self._prepare()
         case, refusals = self._case(geometry, arguments, keywords)
-        if not case.candidates:
-            raise CallError(self._nothing_compatible(refusals))
         name = self._label
 
         def work(implementation: Implementation) -> Any:
@@ -402,100 +510,57 @@ class PerformanceDispatcher(Generic[P, R]):
                 error.add_note(f"raised by {implementation.name!r}, an implementation of {name}")
                 raise
 
-        def default_timer(work: Callable[[], None]) -> int:
-            from .backends import timer_for
+        for_now = _forced_here.get().get(self)
+        forced = self._forced_implementation(for_now or self._forced, case, refusals)
+        if for_now is not None and forced is not None:
+            return work(forced)
+        if self._is_settled(case, forced, refusals):
+            return work(forced or case.candidates[0])
+        timer = self._timer or timer_of(arguments, keywords)
+        return self._tuner.run(case, work, timer, _HOOKS)
 
-            return timer_for(leaves([*arguments, *keywords.values()]))(work)
-
-        forced = self._forced_implementation(case, refusals)
+    def _is_settled(
+        self, case: Case[Implementation], forced: Implementation | None, refusals: Mapping[str, str]
+    ) -> bool:
+        """Whether there is nothing to try: then the decision is remembered at once."""
+        if not case.candidates:
+            raise CallError(nothing_compatible(self._label, self.__name__, refusals))
         if forced is not None:
             self._tuner.settle(case, forced, "forced by the environment")
-            return work(forced)
-        if len(case.candidates) == 1:
+        elif len(case.candidates) == 1:
             self._tuner.settle(case, case.candidates[0], "the only compatible implementation")
-            return work(case.candidates[0])
-        return self._tuner.run(case, work, self._timer or default_timer)
+        return forced is not None or len(case.candidates) == 1
 
     def _case(
         self, geometry: Hashable, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> tuple[Case[Implementation], dict[str, str]]:
-        """Return what there is to choose from, and why the other implementations are left out."""
-        try:
-            hash(geometry)
-        except TypeError:
-            raise KernelError(
-                f"{self._label}: the geometry {reprlib.repr(geometry)} of type "
-                f"{type(geometry).__name__} cannot be hashed: get_geometry_hash must return a "
-                "number, a string or a tuple of them, for example hash(a.shape)"
-            ) from None
-        registered = self._tuner.candidates
-        candidates = []
-        refusals = {}
-        answers = []
-        for implementation in registered:
-            if implementation.is_compatible is not None:
-                answer = implementation.is_compatible(*arguments, **keywords)
-                answers.append(is_accepted(implementation.name, answer))
-                if not answers[-1]:
-                    is_reason = isinstance(answer, str) and answer.strip()
-                    reason = answer if is_reason else f"is_compatible returned {answer!r}"
-                    refusals[implementation.name] = str(reason)
-                    continue
-            candidates.append(implementation)
-        key = (geometry, *answers) if answers else geometry
-        return Case(geometry, key, tuple(candidates), registered), refusals
-
-    def _nothing_compatible(self, refusals: Mapping[str, str]) -> str:
-        if not refusals:
-            return (
-                f"{self._label} has no implementation: register at least one "
-                f"with @{self.__name__}.register"
-            )
-        reasons = "".join(f"\n  {name}: {reason}" for name, reason in refusals.items())
-        return f"no implementation of {self._label} is compatible with these arguments:{reasons}"
+        return narrow(self._label, geometry, self._tuner.candidates, arguments, keywords)
 
     def _forced_implementation(
-        self, case: Case[Implementation], refusals: Mapping[str, str]
+        self, name: str | None, case: Case[Implementation], refusals: Mapping[str, str]
     ) -> Implementation | None:
-        if self._forced is None:
+        if name is None:
             return None
-        if self._forced in refusals and not self._has_warned_of_refusal:
-            self._has_warned_of_refusal = True
+        if name in refusals and name not in self._warned_of_refusals:
+            self._warned_of_refusals.add(name)
             self._warn(
-                f"the forced implementation {self._forced!r} is not compatible with the arguments "
-                f"of this call ({refusals[self._forced]}); the operation chooses another one"
+                f"the forced implementation {name!r} is not compatible with the arguments "
+                f"of this call ({refusals[name]}); the operation chooses another one"
             )
-        return next((c for c in case.candidates if c.name == self._forced), None)
+        return next((c for c in case.candidates if c.name == name), None)
+
+    # -- what reaches the operation from outside
 
     def _prepare(self) -> None:
-        """At the first call, read the environment and load what installed packages register.
-
-        Not earlier, because by then the program has registered its own implementations. Other
-        threads go on with what is registered so far, and wait only if that is nothing.
-        """
+        """At the first call, read the environment and load what installed packages register."""
         qualified_name = f"{self.__module__}.{self.__qualname__}"
         forced = outside.forced_implementations()
         self._forced = forced.get(qualified_name, forced.get(self.__name__))
         self._is_debugging = outside.is_debug_wanted()
-        thread = threading.get_ident()
-        with self._preparation:  # never held while code of others runs
-            while self._preparing_thread not in (None, thread) and not self._tuner.candidates:
-                self._preparation.wait()
-            if self._is_prepared or self._preparing_thread is not None:
-                return
-            self._preparing_thread = thread
-        problems = []
-        try:
-            names = (self.__name__, qualified_name, f"{self.__module__}:{self.__qualname__}")
-            for entry in outside.entries_for(names):
-                if entry not in self._loaded:  # else loaded before an interrupt came
-                    problems += self._load(entry)
-                    self._loaded.add(entry)
-            self._is_prepared = True
-        finally:
-            with self._preparation:
-                self._preparing_thread = None
-                self._preparation.notify_all()
+        names = (self.__name__, qualified_name, f"{self.__module__}:{self.__qualname__}")
+        problems = self._preparation.run(names)
+        if problems is None:
+            return
         if outside.is_listing_wanted():
             if not self._is_debugging:  # else each was printed when it was registered
                 for name in self.implementations:
@@ -509,25 +574,14 @@ class PerformanceDispatcher(Generic[P, R]):
         for problem in problems:
             self._warn(problem)
 
-    def _load(self, entry: Entry) -> list[str]:
-        """Let an installed package register; return what went wrong, after undoing it."""
-        self._just_loaded = []
-        try:
-            outside.load(entry)(self)
-        except (Exception, SystemExit) as error:
-            with self._registration:
-                self._tuner.remove(tuple(self._just_loaded))
-                self._generate_call()
-            return [
-                f"the implementations of distribution {entry.owner} are left out, because its "
-                f"entry point '{entry.name} = {entry.value}' failed: {describe(error)}"
-            ]
-        return []
+    def _remove(self, implementations: tuple[Implementation, ...]) -> None:
+        with self._registration:
+            self._tuner.remove(implementations)
+            self._generate_call()
 
     def _forget_other_threads(self) -> None:
         self._registration = threading.Lock()
-        self._preparation = threading.Condition()
-        self._preparing_thread = None
+        self._preparation.forget_other_threads()
 
     def _report(self, decision: Decision) -> None:
         if not self._is_debugging:
@@ -547,7 +601,12 @@ class PerformanceDispatcher(Generic[P, R]):
         warnings.warn(f"{self._label}: {text}", RuntimeWarning, stacklevel=5)
 
 
-# -- forks and pickles -----------------------------------------------------------------------------
+_forced_here: ContextVar[Mapping[PerformanceDispatcher[..., Any], str]] = ContextVar(
+    "forced implementations by operation", default=types.MappingProxyType({})
+)
+
+
+# -- forks ----------------------------------------------------------------------------------------
 
 
 _operations: weakref.WeakSet[PerformanceDispatcher[..., Any]] = weakref.WeakSet()
@@ -561,144 +620,3 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Definition:
-    """What an operation is made of; decisions, samples and annotations are no part of it."""
-
-    name: str
-    qualname: str
-    module: str
-    doc: str | None
-    signature: inspect.Signature
-    get_geometry_hash: Callable[..., Hashable] | None
-    plan: TrialPlan
-    max_geometries: int
-    timer: Timer | None
-    clock: Clock
-    implementations: tuple[Implementation, ...]
-
-
-_pickled: weakref.WeakValueDictionary[str, PerformanceDispatcher[..., Any]] = (
-    weakref.WeakValueDictionary()
-)
-"""By token the operations of this process that were pickled here."""
-
-
-def _reduced(operation: PerformanceDispatcher[..., Any]) -> str | tuple[Any, ...]:
-    """What ``__reduce__`` returns.
-
-    The definition is the state, not an argument, because its functions may refer to the operation.
-    """
-    module, qualname = operation.__module__, operation.__qualname__
-    is_found = named(module, qualname) is operation
-    if is_found and module != "__main__":
-        return qualname
-    with operation._registration:
-        if not operation._token:
-            operation._token = os.urandom(16).hex()
-            _pickled[operation._token] = operation
-        definition = _definition(operation)
-    if is_found:
-        arguments = (module, qualname, operation._token, _if_functions_travel(True))
-        return _found_or_empty, arguments, _if_functions_travel(definition)
-    return _found_or_empty, (module, qualname, operation._token, True), definition
-
-
-def _definition(operation: PerformanceDispatcher[..., Any]) -> _Definition:
-    signature = operation.__signature__
-    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
-    return _Definition(
-        operation.__name__,
-        operation.__qualname__,
-        operation.__module__,
-        operation.__doc__,
-        inspect.Signature(bare),
-        operation._get_geometry_hash,
-        operation._plan,
-        operation._max_geometries,
-        operation._timer,
-        operation._clock,
-        # The reader loads what is installed there.
-        tuple(each for each in operation._tuner.candidates if not each.is_installed),
-    )
-
-
-class _Named:
-    """Stands in pickles for the content of a method made by `_if_functions_travel`."""
-
-    content = None
-
-
-def _if_functions_travel(value: object) -> types.MethodType:
-    """Return a method that gives `value`, for pickles that can hold any function.
-
-    `pickle` writes a method as its object and its name, and reads ``_Named().content``: None.
-    Libraries that pickle any function write it as its object and its function, with `value` inside.
-    """
-
-    def content(self: _Named) -> object:
-        return value
-
-    return types.MethodType(content, _Named())
-
-
-def _found_or_empty(
-    module: str, qualname: str, token: str, has_definition: object
-) -> PerformanceDispatcher[..., Any]:
-    """Find the operation of a pickle, or make an empty one, which `_restore` fills."""
-    if has_definition:
-        return _pickled.get(token) or _empty(token)
-    found = named(module, qualname)
-    if not isinstance(found, PerformanceDispatcher):
-        raise KernelError(
-            f"the operation {qualname!r} was pickled by its name in {module}, and there is no such "
-            "operation here: define it in a module that both programs import, or pickle it with "
-            "a library that pickles functions, such as cloudpickle"
-        )
-    return found
-
-
-@functools.lru_cache(maxsize=MADE_KEPT)
-def _empty(token: str) -> PerformanceDispatcher[..., Any]:
-    operation: PerformanceDispatcher[..., Any] = PerformanceDispatcher.__new__(
-        PerformanceDispatcher
-    )
-    operation._token, operation._is_unpickled = token, True
-    return operation
-
-
-def _restore(operation: PerformanceDispatcher[..., Any], state: Any) -> None:
-    """Fill an operation made from a pickle; one that was filled before takes the new functions.
-
-    So a process measures once, while functions always see the values that they were pickled with.
-    """
-    if state is None:
-        return  # it was found by name
-    definition = state() if isinstance(state, types.MethodType) else state
-    with operation._registration:
-        if not operation._is_unpickled:
-            return
-        if hasattr(operation, "_tuner"):
-            operation._tuner.renew(definition.implementations)
-            operation._timer = definition.timer
-            if definition.get_geometry_hash is not None:
-                operation._get_geometry_hash = definition.get_geometry_hash
-                operation._get_geometry = definition.get_geometry_hash
-        else:
-            prototype = generate_prototype(definition.signature)
-            prototype.__name__, prototype.__qualname__ = definition.name, definition.qualname
-            prototype.__module__, prototype.__doc__ = definition.module, definition.doc
-            PerformanceDispatcher.__init__(
-                operation,
-                prototype,
-                definition.get_geometry_hash,
-                definition.plan,
-                definition.max_geometries,
-                definition.timer,
-                definition.clock,
-            )
-            for implementation in definition.implementations:
-                operation._tuner.add(implementation)
-        operation._generate_call()

@@ -15,25 +15,26 @@ import builtins
 import copyreg
 import enum
 import functools
-import hashlib
 import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from .digests import sha256
 from .lang import Func, Signature, parse_function
 from .lang.names import FreeNames
+from .records import record
 
 MADE_KEPT = 256
 """Objects made from pickles that are kept, so that a worker compiles them once."""
 
 
-@dataclass(frozen=True)
+@record
 class Definition:
     """A decorated function by value; equal definitions make the same object.
 
@@ -121,7 +122,7 @@ def define(
     modules = tuple(n for n, value in constants.items() if isinstance(value, types.ModuleType))
     constants.update((name, constants[name].__name__) for name in modules)
     options = options or {}
-    digest = hashlib.sha256()
+    digest = sha256()
     for part in ("".join(block), signature, options, defaults, constants, modules):
         digest.update(_text(part).encode("utf-8", "surrogatepass") + b"\0")
     return Definition(

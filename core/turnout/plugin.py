@@ -43,6 +43,7 @@ it. The guide is ``docs/write_a_backend.md``.
 from __future__ import annotations
 
 from . import ir
+from .direct import NO_DEFAULT, DirectCall, DirectParameter, DirectRun
 from .errors import BackendError, CallError, CompileError, Unavailable
 from .hooks import (
     Binary,
@@ -57,14 +58,19 @@ from .hooks import (
     hookimpl,
 )
 from .ir import OPERATIONS, Operation, format_unit, statements
+from .threads import num_threads, on_num_threads_change
 
 __all__ = [
+    "NO_DEFAULT",
     "OPERATIONS",
     "BackendError",
     "Binary",
     "CallError",
     "CompileError",
     "Device",
+    "DirectCall",
+    "DirectParameter",
+    "DirectRun",
     "IndexViolation",
     "Launcher",
     "Memory",
@@ -77,5 +83,7 @@ __all__ = [
     "format_unit",
     "hookimpl",
     "ir",
+    "num_threads",
+    "on_num_threads_change",
     "statements",
 ]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ from .hooks import Binary, Device, IndexViolation, Launcher, Target, hookimpl
 CHUNK_LANES = 2**16
 VECTOR_LANES = 16
 """Math functions run on a multiple of this many lanes: one vector of the widest machines."""
+
+if TYPE_CHECKING:
+    from .direct import DirectCall
 
 Array = NDArray[Any]
 Step = Callable[["_Environment"], None]
@@ -62,7 +65,7 @@ def turnout_launch(unit: ir.Unit) -> Launcher:
 class _Launcher:
     """A translated unit; keeps nothing between calls."""
 
-    direct: Callable[..., object] | None = None
+    direct: Callable[[DirectCall], Callable[..., Any] | None] | None = None
 
     def __init__(self, unit: ir.Unit) -> None:
         translator = _Translator()

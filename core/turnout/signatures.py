@@ -191,7 +191,7 @@ def generate_call(
     holds = "$decided is not None"
     if plan.repeat_after_seconds:
         holds += " and $clock() < $decided.expires"
-    if plan.repeat_after_count:
+    if plan.counts_calls:
         holds += " and $next($decided.calls, None) is not None"
     lines += [
         "    try:",
@@ -211,12 +211,22 @@ def generate_call(
 def generate_geometry(prototype: inspect.Signature) -> Callable[..., Hashable]:
     """Generate the default ``get_geometry_hash``.
 
-    For the prototype ``(a, n=1)`` it returns ``(describe(a), describe(n))``.
+    For the prototype ``(a, n=1)`` it returns ``(describe(a), describe(n))``, where the common case
+    of `describe`, an array of NumPy, is written out: that halves what the geometry costs.
     """
     parameters = list(prototype.parameters.values())
-    described = " ".join(f"$describe({p.name})," for p in parameters)
+    described = "".join(f"{_description(p)}," for p in parameters)
     source = f"def $geometry{_declaration(parameters)}: return ({described})"
-    return _execute(source, "geometry", {"describe": describe})
+    return _execute(source, "geometry", {"describe": describe, "type": type, "ndarray": np.ndarray})
+
+
+def _description(parameter: Parameter) -> str:
+    """Return source text for what one parameter contributes to the default geometry."""
+    name = parameter.name
+    if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+        return f"$describe({name})"
+    of_array = f"({name}.shape, {name}.dtype, {name}.flags.c_contiguous)"
+    return f"{of_array} if $type({name}) is $ndarray else $describe({name})"
 
 
 def generate_prototype(signature: inspect.Signature) -> FunctionType:

@@ -3,11 +3,12 @@
 It knows no kernels, arrays or devices: a :class:`Tuner` has named candidates, a plan that says how
 often each is tried, a clock, and is given a timer. Every call of :meth:`Tuner.run` runs exactly one
 candidate, so candidates need not be idempotent. Until each candidate was warmed up and timed, calls
-are *trials*, in round-robin order; then the candidate with the lowest time is remembered for that
-geometry, and a caller's fast path finds it in :attr:`Tuner.decided` without taking a lock.
+are *trials*, in round-robin order; then the fastest candidate is remembered for that geometry, and
+a caller's fast path finds it in :attr:`Tuner.decided` without taking a lock. What is tried next and
+who is the fastest is decided in :mod:`turnout.trials`.
 
 Threads: one thread at a time holds a trial of a geometry; the others run the incumbent untimed.
-The lock is held for bookkeeping alone, never while a candidate, a timer or a report runs.
+The lock is held for bookkeeping alone, never while a candidate, a timer, a hook or a report runs.
 """
 
 from __future__ import annotations
@@ -20,10 +21,28 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from .errors import BackendError, CallError, ConfigurationError
+from .errors import BackendError, CallError
+from .ranking import median
+from .records import record
+from .trials import (
+    DEFAULT_SECONDS,
+    C,
+    Candidate,
+    Decision,
+    Known,
+    Phase,
+    TrialPlan,
+    Trials,
+    check_count,
+)
+
+__all__ = ["Candidate", "Case", "Clock", "Decided", "Decision", "Examined", "Hooks", "Known"]
+__all__ += ["Timer", "TrialPlan", "Tuner", "median"]
+
+R = TypeVar("R")
 
 Timer = Callable[[Callable[[], None]], int]
 """Runs the work it is given exactly once and returns the nanoseconds that took."""
@@ -31,90 +50,11 @@ Timer = Callable[[Callable[[], None]], int]
 Clock = Callable[[], float]
 """Returns seconds that never run backwards, like :func:`time.monotonic`."""
 
-
-@dataclass(frozen=True)
-class TrialPlan:
-    """How often each candidate is tried, and when everything is tried again.
-
-    Attributes
-    ----------
-    warmup : int
-        Untimed runs of each candidate before the first timed one.
-    active : int
-        Timed runs of each candidate; candidates are compared by the median.
-    repeat_after_count : int
-        Restart all trials of a geometry after this many decided calls; 0: never.
-    repeat_after_seconds : float
-        Restart all trials of a geometry this many seconds after the decision; 0: never.
-
-    Raises
-    ------
-    ConfigurationError
-        When a value is of the wrong type or out of range.
-    """
-
-    warmup: int = 3
-    active: int = 1
-    repeat_after_count: int = 0
-    repeat_after_seconds: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_count("warmup", self.warmup, at_least=0)
-        check_count("active", self.active, at_least=1)
-        check_count("repeat_after_count", self.repeat_after_count, at_least=0)
-        seconds = self.repeat_after_seconds
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= 0:
-            raise ConfigurationError(
-                f"repeat_after_seconds={seconds!r} is not allowed: give a number of seconds that "
-                "is 0 (never repeat the trials) or more"
-            )
+_CALLS_BETWEEN_LOOKS = 1000
+"""How often the clock is looked at when an evaluation is paid for but not yet due."""
 
 
-def check_count(name: str, value: object, at_least: int) -> None:
-    """Raise a ConfigurationError unless `value` is an integer of `at_least` or more."""
-    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
-    if not is_integer or operator.index(value) < at_least:  # type: ignore[arg-type]
-        raise ConfigurationError(
-            f"{name}={value!r} is not allowed: give an integer of {at_least} or more"
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """One way to do the work; `name` is unique within a tuner."""
-
-    name: str
-    function: Callable[..., Any]
-
-
-C = TypeVar("C", bound=Candidate)
-R = TypeVar("R")
-Phase = Literal["warmup", "active", "untimed"]
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What is known about one geometry.
-
-    Attributes
-    ----------
-    geometry : hashable
-        The key under which the decision is remembered.
-    chosen : str or None
-        Name of the candidate in use; None while the first trials run.
-    samples : dict of str to tuple of int
-        Per candidate the elapsed nanoseconds of its timed runs, in the order they ran.
-    reason : str
-        Why `chosen` was chosen, or how far the trials are.
-    """
-
-    geometry: Hashable
-    chosen: str | None
-    samples: dict[str, tuple[int, ...]]
-    reason: str
-
-
-@dataclass(frozen=True)
+@record
 class Case(Generic[C]):
     """What one call asks the tuner to choose from.
 
@@ -137,6 +77,34 @@ class Case(Generic[C]):
     registered: tuple[C, ...]
 
 
+class Hooks(Generic[C]):
+    """What a call lets the tuner ask and tells it; override what the caller can do.
+
+    They are called without the lock, by the thread that made the call.
+    """
+
+    def recall(self) -> Known | None:
+        """Return what earlier processes measured for this geometry; asked once."""
+        return None
+
+    def admit(self, candidate: C) -> str | None:
+        """Return why a candidate must not be tried; asked once, before its first trial."""
+        return None
+
+    def restore(self, candidate: C, error: BaseException) -> bool:
+        """Put the arguments back as they were before a trial raised; return whether they are.
+
+        Where they are, the same call goes on with another candidate.
+        """
+        return False
+
+    def decided(self, decision: Decision) -> None:
+        """Take note of a new decision, and of what was measured for it."""
+
+
+_NO_HOOKS: Hooks[Any] = Hooks()
+
+
 class Decided(Generic[C]):
     """An entry of :attr:`Tuner.decided`, laid out for a caller's fast path.
 
@@ -144,80 +112,33 @@ class Decided(Generic[C]):
     out the test of a limit that the plan does not set.
     """
 
-    __slots__ = ("calls", "candidate", "decision", "expires", "function")
+    __slots__ = ("calls", "candidate", "decision", "due", "expires", "function", "granted")
 
-    def __init__(
-        self, candidate: C, decision: Decision, expires: float, calls: Iterator[object]
-    ) -> None:
+    def __init__(self, candidate: C, decision: Decision) -> None:
         self.candidate = candidate
         self.function = candidate.function
         self.decision = decision
-        self.expires = expires
-        self.calls = calls
+        self.expires = math.inf
+        self.due = math.inf  # with a budget: no evaluation before this time
+        self.grant(None)
 
+    def grant(self, calls: int | None) -> None:
+        """Let this many calls pass before the next look; None: any number."""
+        self.granted = calls
+        self.calls: Iterator[object] = _UNLIMITED if calls is None else iter(range(calls))
 
-class _Record(Generic[C]):
-    """What was measured for one geometry."""
+    @property
+    def remaining(self) -> int:
+        """How many of the granted calls are left."""
+        return 0 if self.granted is None else operator.length_hint(self.calls)
 
-    __slots__ = ("failures", "holder", "incumbent", "keys", "samples", "warmups")
-
-    def __init__(self) -> None:
-        self.warmups: dict[str, int] = {}
-        self.samples: dict[str, list[int]] = {}
-        self.failures: dict[str, str] = {}  # what disqualified candidates raised, as text
-        self.incumbent: C | None = None  # the last winner
-        self.holder: object | None = None  # the call that holds the trial
-        self.keys: set[Hashable] = set()  # the decisions that rest on this record
-
-    def next_trial(self, plan: TrialPlan, candidates: tuple[C, ...]) -> tuple[C, Phase] | None:
-        """Return the next candidate and its phase; None when all trials are done."""
-        warmups = [self.warmups.get(candidate.name, 0) for candidate in candidates]
-        if min(warmups) < plan.warmup:
-            return candidates[warmups.index(min(warmups))], "warmup"
-        timed = [len(self.samples.get(candidate.name, ())) for candidate in candidates]
-        if min(timed) < plan.active:
-            return candidates[timed.index(min(timed))], "active"
-        return None
-
-    def qualified(self, candidates: tuple[C, ...]) -> tuple[C, ...]:
-        """Return the candidates that raised in no trial."""
-        return tuple(c for c in candidates if c.name not in self.failures)
-
-    def disqualify(self, candidate: C, candidates: tuple[C, ...], error: Exception) -> None:
-        """Try a candidate that raised no more, unless all did: then the input was at fault."""
-        # Only the text is kept: the exception would keep its frames and their arrays alive.
-        self.failures[candidate.name] = f"{type(error).__name__}: {error}"
-        if not self.qualified(candidates):
-            for each in candidates:
-                del self.failures[each.name]
-
-    def add(self, candidate: C, elapsed_ns: int | None) -> None:
-        """Count one finished trial; `elapsed_ns` is None for a warm-up."""
-        if elapsed_ns is None:
-            self.warmups[candidate.name] = self.warmups.get(candidate.name, 0) + 1
-        else:
-            self.samples.setdefault(candidate.name, []).append(elapsed_ns)
-
-    def forget(self, candidates: tuple[C, ...]) -> None:
-        for candidate in candidates:
-            self.warmups.pop(candidate.name, None)
-            self.samples.pop(candidate.name, None)
-
-    def fastest(self, candidates: tuple[C, ...]) -> C:
-        """Return the lowest median; ties go to the incumbent, then to the earlier candidate."""
-        return min(
-            candidates,
-            key=lambda c: (median(self.samples[c.name]), c is not self.incumbent),
-        )
-
-    def in_use(self, candidates: tuple[C, ...]) -> C:
-        """Return who runs, untimed, while there is no decision."""
-        if self.incumbent is not None and self.incumbent in candidates:
-            return self.incumbent
-        return candidates[0]
-
-    def samples_of(self, candidates: tuple[C, ...]) -> dict[str, tuple[int, ...]]:
-        return {c.name: tuple(self.samples[c.name]) for c in candidates if c.name in self.samples}
+    @property
+    def elapsed_ns(self) -> float:
+        """What the granted calls that were made took, by the median of the samples."""
+        samples = self.decision.samples.get(self.candidate.name)
+        if self.granted is None or not samples:
+            return 0.0
+        return (self.granted - self.remaining) * median(samples)
 
 
 class _Turn(NamedTuple, Generic[C]):
@@ -226,6 +147,32 @@ class _Turn(NamedTuple, Generic[C]):
     candidate: C
     phase: Phase
     decision: Decision | None = None
+
+
+@record
+class Examined:
+    """All that is known of one case, for explanations.
+
+    Attributes
+    ----------
+    decision : Decision or None
+        None when nothing is known of the geometry.
+    samples : dict of str to tuple of int
+        Of all candidates that were ever timed, those that failed or do not fit included.
+    warmups : dict of str to int
+        Untimed runs in the current evaluation.
+    failures : dict of str to str
+        Why candidates are not tried.
+    exploration_share : float or None
+        The share of the operation's time that trials after the first decision took up to now; None
+        where decided calls are not counted.
+    """
+
+    decision: Decision | None
+    samples: dict[str, tuple[int, ...]]
+    warmups: dict[str, int]
+    failures: dict[str, str]
+    exploration_share: float | None
 
 
 class Tuner(Generic[C]):
@@ -264,10 +211,12 @@ class Tuner(Generic[C]):
         self._report = report
         self._clock = clock
         self._max_geometries = max_geometries
-        self._records: dict[Hashable, _Record[C]] = {}  # the one decided longest ago comes first
+        self._trials: dict[Hashable, Trials[C]] = {}  # the one decided longest ago comes first
         # Re-entrant, because signal handlers and finalisers may call the tuner at any point.
         self._lock = threading.RLock()
         _tuners.add(self)
+
+    # -- candidates
 
     def add(self, candidate: C) -> bool:
         """Append a candidate; samples of the others are kept, so only it has trials to run.
@@ -286,30 +235,46 @@ class Tuner(Generic[C]):
         with self._lock:
             self.candidates = tuple(c for c in self.candidates if c not in candidates)
             self._forget_decisions()
-            for record in self._records.values():
-                record.forget(candidates)
-                for candidate in candidates:
-                    record.failures.pop(candidate.name, None)
+            for trials in self._trials.values():
+                trials.forget(candidates)
 
     def renew(self, candidates: Sequence[C]) -> None:
         """Put candidates in the places of those of the same names; what was measured stays."""
         renewed = {candidate.name: candidate for candidate in candidates}
         with self._lock:
             self.candidates = tuple(renewed.get(c.name, c) for c in self.candidates)
-            for record in self._records.values():
-                if record.incumbent is not None:
-                    record.incumbent = renewed.get(record.incumbent.name, record.incumbent)
+            for trials in self._trials.values():
+                if trials.incumbent is not None:
+                    trials.incumbent = renewed.get(trials.incumbent.name, trials.incumbent)
             for key, old in self.decided.items():
-                candidate = renewed.get(old.candidate.name, old.candidate)
-                self.decided[key] = Decided(candidate, old.decision, old.expires, old.calls)
+                new = Decided(renewed.get(old.candidate.name, old.candidate), old.decision)
+                new.expires, new.due = old.expires, old.due
+                new.granted, new.calls = old.granted, old.calls
+                self.decided[key] = new
 
     def reset(self) -> None:
         """Forget all decisions and samples; the candidates stay."""
         with self._lock:
             self.decided.clear()
-            self._records.clear()
+            self._trials.clear()
 
-    def run(self, case: Case[C], work: Callable[[C], R], timer: Timer) -> R:
+    def _forget_decisions(self) -> None:
+        for key, decided in self.decided.items():
+            trials = self._trials.get(decided.decision.geometry)
+            if trials is not None:
+                trials.decided_ns += decided.elapsed_ns
+                trials.keys.discard(key)
+        self.decided.clear()
+
+    # -- one call
+
+    def run(
+        self,
+        case: Case[C],
+        work: Callable[[C], R],
+        timer: Timer,
+        hooks: Hooks[C] = _NO_HOOKS,
+    ) -> R:
         """Run one candidate of `case`: the next trial, or else, untimed, the one in use.
 
         Parameters
@@ -320,166 +285,340 @@ class Tuner(Generic[C]):
             Runs the candidate it is given and returns the caller's result.
         timer : Timer
             Times the run if it is a timed trial.
+        hooks : Hooks
 
         Returns
         -------
         object
-            What `work` returned. If it raises, the exception passes and the trial does not count.
-            A candidate that raised in a trial is not tried again for this geometry, unless all of
-            them did, or what it raised is a `CallError`, which says that the caller is at fault.
+            What `work` returned. If it raises in a trial, that does not count, and the candidate is
+            not tried again for this geometry, unless all of them raise, or what it raised is a
+            `CallError`, which says that the caller is at fault. The exception passes, unless the
+            hooks restored the arguments: then the others run until one returns; if none does, the
+            first exception passes.
         """
-        record = self._record(case.geometry)
+        trials = self._known(case, hooks)
         holder = object()
         try:
-            turn = self._take_turn(case, record, holder)
-            result, elapsed_ns = self._run_turn(case, record, turn, work, timer)
-            decision = turn.decision
-            if turn.phase != "untimed":
-                decision = self._finish_trial(case, record, turn.candidate, elapsed_ns)
+            turn = self._admitted_turn(case, trials, holder, hooks)
+            if turn.phase == "untimed":
+                result, decision = work(turn.candidate), turn.decision
+            else:
+                result, decision = self._run_trial(case, trials, turn, work, timer, hooks)
         finally:
             # Whatever ended this call, an interrupt too, must not keep others from their trials.
-            if record.holder is holder:
-                record.holder = None
-        if decision is not None:
-            self._report(decision)
+            if trials.holder is holder:
+                trials.holder = None
+        self._tell(decision, hooks)
         return result
 
-    def _run_turn(
+    def _known(self, case: Case[C], hooks: Hooks[C]) -> Trials[C]:
+        """Return the trials of a geometry, with what earlier processes know of it."""
+        with self._lock:
+            trials = self._trials_of(case.geometry)
+            is_recalled, trials.is_recalled = trials.is_recalled, True
+        known = None if is_recalled else hooks.recall()
+        if known is not None:
+            with self._lock:
+                trials.recall(known, self.candidates)
+        return trials
+
+    def _trials_of(self, geometry: Hashable) -> Trials[C]:
+        trials = self._trials.get(geometry)
+        if trials is None:
+            if len(self._trials) >= self._max_geometries:
+                oldest = self._trials.pop(next(iter(self._trials)))
+                for key in oldest.keys:
+                    self.decided.pop(key, None)
+            trials = self._trials[geometry] = Trials(self._plan)
+        return trials
+
+    def _admitted_turn(
+        self, case: Case[C], trials: Trials[C], holder: object, hooks: Hooks[C]
+    ) -> _Turn[C]:
+        """Take turns until the candidate is one that may be tried."""
+        while True:
+            turn = self._take_turn(case, trials, holder)
+            if turn.phase == "untimed" or turn.candidate.name in trials.admitted:
+                return turn
+            self._admit(turn.candidate, case, trials, hooks)
+
+    def _admit(self, candidate: C, case: Case[C], trials: Trials[C], hooks: Hooks[C]) -> None:
+        """Ask whether a candidate may be tried, and leave it out if not."""
+        refusal = hooks.admit(candidate)
+        with self._lock:
+            trials.admitted.add(candidate.name)
+            if refusal is not None:
+                trials.disqualify({candidate: refusal}, case.candidates)
+
+    def _take_turn(self, case: Case[C], trials: Trials[C], holder: object) -> _Turn[C]:
+        with self._lock:
+            decided = self.decided.get(case.key)
+            if decided is not None and not self._is_expired(decided, case, trials):
+                return _Turn(decided.candidate, "untimed")  # another thread decided just now
+            candidates = trials.qualified(case.candidates)
+            if trials.holder not in (None, holder):
+                return _Turn(trials.in_use(candidates), "untimed")
+            if decided is not None:
+                trials.decided_ns += decided.elapsed_ns
+                del self.decided[case.key]
+                trials.repeat(candidates)
+            trial = trials.next_trial(candidates)
+            if trial is None:
+                winner, decision = self._decide(case, trials)
+                return _Turn(winner, "untimed", decision)
+            trials.holder = holder
+            return _Turn(*trial)
+
+    def _run_trial(
         self,
         case: Case[C],
-        record: _Record[C],
+        trials: Trials[C],
         turn: _Turn[C],
         work: Callable[[C], R],
         timer: Timer,
-    ) -> tuple[R, int | None]:
-        """Run the candidate of a turn; elapsed nanoseconds are None where it is not timed."""
-        if turn.phase == "untimed":
-            return work(turn.candidate), None
+        hooks: Hooks[C],
+    ) -> tuple[R, Decision | None]:
+        """Run a trial; after the last one, return the decision that it completes, too."""
+        candidate = turn.candidate
+        raised: list[BaseException] = []
 
         def attempt() -> R:
             try:
-                return work(turn.candidate)
+                return work(candidate)
+            except BaseException as error:
+                raised.append(error)
+                raise
+
+        try:
+            if turn.phase == "active":
+                result, elapsed_ns = _run_timed(attempt, timer)
+            else:
+                result, elapsed_ns = attempt(), None
+        except BaseException as error:
+            # What the timer itself raises says nothing about the candidate.
+            if error not in raised or isinstance(error, CallError):
+                raise
+            is_restored = hooks.restore(candidate, error)
+            if not isinstance(error, Exception):
+                raise
+            if not is_restored:
+                self._disqualify({candidate: _text(error)}, case, trials)
+                raise
+            return self._run_others(case, trials, candidate, error, work, hooks), None
+        finally:
+            raised.clear()  # it would keep the frames of the call alive
+        with self._lock:
+            if elapsed_ns is None:
+                trials.add_warmup(candidate)
+            else:
+                trials.add_sample(candidate, elapsed_ns)
+            if trials.next_trial(trials.qualified(case.candidates)) is not None:
+                return result, None
+            return result, self._decide(case, trials)[1]
+
+    def _run_others(
+        self,
+        case: Case[C],
+        trials: Trials[C],
+        failed: C,
+        first: Exception,
+        work: Callable[[C], R],
+        hooks: Hooks[C],
+    ) -> R:
+        """Run the first other candidate that does not raise, untimed."""
+        failures = {failed: _text(first)}
+        for candidate in trials.qualified(case.candidates):
+            if candidate is failed:
+                continue
+            try:
+                result = work(candidate)
             except CallError:
                 raise
             except Exception as error:
-                with self._lock:
-                    record.disqualify(turn.candidate, case.candidates, error)
+                failures[candidate] = _text(error)
+                if hooks.restore(candidate, error):
+                    continue
+                self._disqualify(failures, case, trials)
                 raise
+            self._disqualify(failures, case, trials)
+            return result
+        raise first  # all of them: the input is at fault
 
-        return _run_timed(attempt, timer) if turn.phase == "active" else (attempt(), None)
-
-    def settle(self, case: Case[C], candidate: C, reason: str) -> None:
-        """Decide for `candidate` for good, without trials."""
-        record = self._record(case.geometry)
-        decision = Decision(case.geometry, candidate.name, {}, reason)
-        decided = Decided(candidate, decision, math.inf, _UNLIMITED)
-        if self._remember(case, record, decided):
-            self._report(decision)
-
-    def decision(self, case: Case[C]) -> Decision | None:
-        """Return what is known about `case`; None when its geometry is not known."""
+    def _disqualify(self, failures: dict[C, str], case: Case[C], trials: Trials[C]) -> None:
         with self._lock:
-            decided = self.decided.get(case.key)
-            if decided is not None:
-                return decided.decision
-            record = self._records.get(case.geometry)
-            if record is None:
-                return None
-            candidates = record.qualified(case.candidates)
-            samples = record.samples_of(candidates)
-            warmups = sum(record.warmups.get(c.name, 0) for c in candidates)
-            done = warmups + sum(map(len, samples.values()))
-            planned = (self._plan.warmup + self._plan.active) * len(candidates)
-            chosen = record.incumbent.name if record.incumbent in candidates else None
-            reason = f"{done} of {planned} trials done{_left_out(case, record)}"
-            return Decision(case.geometry, chosen, samples, reason)
+            trials.disqualify(failures, case.candidates)
 
-    def _record(self, geometry: Hashable) -> _Record[C]:
-        with self._lock:
-            record = self._records.get(geometry)
-            if record is None:
-                if len(self._records) >= self._max_geometries:
-                    oldest = self._records.pop(next(iter(self._records)))
-                    for key in oldest.keys:
-                        self.decided.pop(key, None)
-                record = self._records[geometry] = _Record()
-            return record
+    # -- decisions
 
-    def _take_turn(self, case: Case[C], record: _Record[C], holder: object) -> _Turn[C]:
-        with self._lock:
-            decided = self.decided.get(case.key)
-            if decided is not None and not self._is_expired(decided):
-                return _Turn(decided.candidate, "untimed")  # another thread decided just now
-            candidates = record.qualified(case.candidates)
-            if record.holder is not None:
-                return _Turn(record.in_use(candidates), "untimed")
-            if decided is not None:
-                del self.decided[case.key]
-                record.forget(candidates)
-            trial = record.next_trial(self._plan, candidates)
-            if trial is None:
-                winner, decision = self._decide(case, record)
-                return _Turn(winner, "untimed", decision)
-            record.holder = holder
-            return _Turn(*trial)
-
-    def _finish_trial(
-        self, case: Case[C], record: _Record[C], candidate: C, elapsed_ns: int | None
-    ) -> Decision | None:
-        """Count the trial; after the last one, return the decision that it completes."""
-        with self._lock:
-            record.add(candidate, elapsed_ns)
-            if record.next_trial(self._plan, record.qualified(case.candidates)) is not None:
-                return None
-            return self._decide(case, record)[1]
-
-    def _decide(self, case: Case[C], record: _Record[C]) -> tuple[C, Decision | None]:
+    def _decide(self, case: Case[C], trials: Trials[C]) -> tuple[C, Decision | None]:
         """Return the fastest candidate, and the decision if it could be remembered."""
+        candidates = trials.qualified(case.candidates)
+        winner, reason = trials.choose(candidates)
+        reason += _left_out(case, trials)
+        decision = trials.decision(case.geometry, candidates, winner, reason)
+        decided = Decided(winner, decision)
         plan = self._plan
-        candidates = record.qualified(case.candidates)
-        winner = record.fastest(candidates)
-        reason = f"lowest median of {plan.active} timed call{'s' if plan.active > 1 else ''} each"
-        reason += _left_out(case, record)
-        samples = record.samples_of(candidates)
-        decision = Decision(case.geometry, winner.name, samples, reason)
-        seconds = plan.repeat_after_seconds
-        expires = self._clock() + seconds if seconds else math.inf
-        calls = iter(range(plan.repeat_after_count)) if plan.repeat_after_count else _UNLIMITED
-        remembered = self._remember(case, record, Decided(winner, decision, expires, calls))
-        return winner, decision if remembered else None
+        if plan.is_budgeted:
+            decided.due = self._clock() + DEFAULT_SECONDS
+        elif plan.repeat_after_seconds:
+            decided.expires = self._clock() + plan.repeat_after_seconds
+        if plan.counts_calls:
+            decided.grant(
+                plan.repeat_after_count or trials.calls_before_repeating(candidates, winner)
+            )
+        if not self._remember(case, trials, decided):
+            return winner, None
+        trials.tell()
+        return winner, decision
 
-    def _remember(self, case: Case[C], record: _Record[C], decided: Decided[C]) -> bool:
+    def _remember(self, case: Case[C], trials: Trials[C], decided: Decided[C]) -> bool:
         with self._lock:
             if case.registered is not self.candidates:
                 return False  # a candidate that this decision does not know was added meanwhile
-            if self._records.get(case.geometry) is not record:
+            if self._trials.get(case.geometry) is not trials:
                 return False  # the geometry was evicted or reset meanwhile
-            self._records[case.geometry] = self._records.pop(case.geometry)
-            record.incumbent = decided.candidate
-            record.keys.add(case.key)
+            self._trials[case.geometry] = self._trials.pop(case.geometry)
+            trials.incumbent = decided.candidate
+            trials.keys.add(case.key)
             self.decided[case.key] = decided
             return True
 
-    def _is_expired(self, decided: Decided[C]) -> bool:
+    def _is_expired(self, decided: Decided[C], case: Case[C], trials: Trials[C]) -> bool:
         if self._clock() >= decided.expires:
             return True
-        return decided.calls is not _UNLIMITED and operator.length_hint(decided.calls) == 0
+        if decided.granted is None or decided.remaining:
+            return False
+        if not self._plan.is_budgeted:
+            return True
+        trials.decided_ns += decided.elapsed_ns
+        if self._clock() < decided.due:
+            decided.grant(_CALLS_BETWEEN_LOOKS)
+            return False
+        candidates = trials.qualified(case.candidates)
+        missing = trials.calls_before_repeating(candidates, decided.candidate)
+        decided.grant(missing)
+        return not missing
 
-    def _forget_decisions(self) -> None:
-        self.decided.clear()
-        for record in self._records.values():
-            record.keys.clear()
+    def settle(self, case: Case[C], candidate: C, reason: str) -> None:
+        """Decide for `candidate` for good, without trials."""
+        decided = self.decided.get(case.key)
+        if decided is not None and decided.candidate is candidate:
+            return
+        with self._lock:
+            trials = self._trials_of(case.geometry)
+        decision = Decision(case.geometry, candidate.name, {}, reason, "given")
+        if self._remember(case, trials, Decided(candidate, decision)):
+            self._report(decision)
+
+    def _tell(self, decision: Decision | None, hooks: Hooks[C]) -> None:
+        if decision is not None:
+            self._report(decision)
+            hooks.decided(decision)
+
+    # -- without a call
+
+    def tune(
+        self,
+        case: Case[C],
+        sample: Callable[[C], int],
+        hooks: Hooks[C] = _NO_HOOKS,
+        progress: Callable[[C], None] = lambda candidate: None,
+    ) -> None:
+        """Make all trials of a new evaluation now, and decide.
+
+        Parameters
+        ----------
+        case : Case
+        sample : callable
+            Runs a candidate on copies of the arguments and returns nanoseconds per run.
+        hooks : Hooks
+        progress : callable
+            Called after each trial.
+
+        Raises
+        ------
+        Exception
+            The first one that a candidate raised, if all of them did.
+        """
+        trials = self._known(case, hooks)
+        fresh: Trials[C] = Trials(replace(self._plan, active="auto"))
+        failures: dict[C, str] = {}
+        first: Exception | None = None
+        while True:
+            candidates = [c for c in trials.qualified(case.candidates) if c not in failures]
+            if not candidates and first is not None:
+                raise first
+            trial = fresh.next_trial(candidates)
+            if trial is None:
+                break
+            candidate, phase = trial
+            if candidate.name not in trials.admitted:
+                self._admit(candidate, case, trials, hooks)
+                continue
+            try:
+                elapsed_ns = sample(candidate)
+            except CallError:
+                raise
+            except Exception as error:
+                failures[candidate] = _text(error)
+                first = first or error
+                continue
+            if phase == "warmup":
+                fresh.add_warmup(candidate)
+            else:
+                fresh.add_sample(candidate, elapsed_ns)
+            progress(candidate)
+        with self._lock:
+            trials.disqualify(failures, case.candidates)
+            trials.adopt(fresh)
+            _, decision = self._decide(case, trials)
+        self._tell(decision, hooks)
+
+    def decision(self, case: Case[C]) -> Decision | None:
+        """Return what is known about `case`; None when its geometry is not known."""
+        return self.examine(case).decision
+
+    def examine(self, case: Case[C]) -> Examined:
+        """Return all that is known about `case`, without changing anything."""
+        with self._lock:
+            trials = self._trials.get(case.geometry)
+            if trials is None:
+                return Examined(None, {}, {}, {}, None)
+            decided = self.decided.get(case.key)
+            return Examined(
+                self._progress(case, trials) if decided is None else decided.decision,
+                {name: tuple(samples) for name, samples in trials.samples.items()},
+                dict(trials.warmups),
+                dict(trials.failures),
+                self._exploration_share(trials),
+            )
+
+    def _progress(self, case: Case[C], trials: Trials[C]) -> Decision:
+        candidates = trials.qualified(case.candidates)
+        chosen = trials.incumbent if trials.incumbent in candidates else None
+        reason = trials.progress(candidates) + _left_out(case, trials)
+        return trials.decision(case.geometry, candidates, chosen, reason)
+
+    def _exploration_share(self, trials: Trials[C]) -> float | None:
+        if not self._plan.counts_calls:
+            return None
+        pending = [self.decided[key].elapsed_ns for key in trials.keys if key in self.decided]
+        return trials.exploration_share(sum(pending))
 
     def _forget_other_threads(self) -> None:
         self._lock = threading.RLock()
-        for record in self._records.values():
-            record.holder = None
+        for trials in self._trials.values():
+            trials.holder = None
 
 
-def _left_out(case: Case[C], record: _Record[C]) -> str:
-    """Words for the candidates that are not tried, and what they raised."""
-    failed = [c.name for c in case.candidates if c.name in record.failures]
-    return "".join(f"; without {name!r}, which raised {record.failures[name]}" for name in failed)
+def _left_out(case: Case[C], trials: Trials[C]) -> str:
+    """Words for the candidates that are not tried, and why."""
+    failed = [c.name for c in case.candidates if c.name in trials.failures]
+    return "".join(f"; without {name!r}, {trials.failures[name]}" for name in failed)
+
+
+def _text(error: Exception) -> str:
+    return f"which raised {type(error).__name__}: {error}"
 
 
 def _run_timed(work: Callable[[], R], timer: Timer) -> tuple[R, int]:
@@ -491,12 +630,6 @@ def _run_timed(work: Callable[[], R], timer: Timer) -> tuple[R, int]:
             f"{len(results)} times: each run has side effects that the caller asked for once"
         )
     return results[0], elapsed_ns
-
-
-def median(samples: Sequence[int]) -> float:
-    """Return the median, which for an even number of samples is the mean of the middle two."""
-    ordered = sorted(samples)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 _UNLIMITED: Iterator[object] = itertools.repeat(0)

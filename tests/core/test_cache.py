@@ -588,7 +588,19 @@ def test_scans_are_rare(cache: BinaryCache, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(BinaryCache, "_evict", counted)
     for number in range(100):
         cache.store(KEY, sized(number))
-    assert len(scans) == 2
+    assert len(scans) == 1
+
+
+def test_the_first_store_of_a_process_scans_where_its_subfolder_is_too_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scans: list[int] = []
+    evict = BinaryCache._evict
+    monkeypatch.setattr(BinaryCache, "_evict", lambda self: scans.append(1) or evict(self))
+    BinaryCache(tmp_path, 256 * 3000).store(KEY, sized(2000))
+    assert scans == []
+    BinaryCache(tmp_path, 256 * 1000).store(KEY, sized(2000))
+    assert scans == [1]
 
 
 def test_newest_stays_even_above_the_fraction(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -161,7 +162,7 @@ def process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
 
 
 def test_the_commands() -> None:
-    assert sorted(main.commands) == ["check", "demo", "doctor", "show"]
+    assert sorted(main.commands) == ["check", "demo", "doctor", "report", "show", "tune"]
     help_page = output("--help")
     for command in main.commands:
         assert f"  {command} " in help_page
@@ -435,8 +436,201 @@ def test_show_explains_a_serial_loop(folder: Path) -> None:
     text = output("show", "solver:cumulative", "--why", "--device", "reference")
     assert text.splitlines() == [
         "line 14: for i in range(1, a.shape[0]):",
-        "  in order: 'a' is stored to at line 15 and read at line 15 at an index that may belong "
-        "to another iteration",
+        "  in order:   a[i] is stored to on line 15, and a[i - 1] is read on the same line, which "
+        "is the",
+        "              element of another iteration",
+        "  try:        if the values from before the loop are meant, store to another array than "
+        "'a';",
+        "              otherwise the loop has to run in order",
+        "  threads:    one thread runs it",
+        "  vectorised: reference:0 does not say",
+    ]
+
+
+WHY = """
+import turnout as tn
+import turnout.math as tm
+from turnout import Index, Mutable, NDArray, Param, Scalar, f64, i64
+
+@tn.func
+def shift(b, i):
+    b[i + 1] = b[i]
+
+@tn.kernel
+def histogram(keys: NDArray[i64, 1], counts: NDArray[i64, 1]) -> None:
+    for i in range(keys.shape[0]):
+        counts[keys[i]] += 1
+
+@tn.kernel
+def histogram_parallel(keys: NDArray[i64, 1], counts: NDArray[i64, 1]) -> None:
+    for i in tn.parallel(range(keys.shape[0])):
+        counts[keys[i]] += 1
+
+@tn.kernel
+def total(a: NDArray[f64, 1], out: NDArray[f64, 1]) -> None:
+    for i in range(a.shape[0]):
+        out[0] += a[i]
+
+@tn.kernel
+def columns(m: NDArray[f64, 2], x: NDArray[f64, 1], y: NDArray[f64, 1]) -> None:
+    for j in range(m.shape[1]):
+        for i in range(m.shape[0]):
+            y[i] += m[i, j] * x[j]
+
+@tn.kernel
+def smoothed(a: NDArray[f64, 1]) -> None:
+    for i in range(1, a.shape[0] - 1):
+        a[i] = (a[i - 1] + a[i + 1]) / 2
+
+@tn.kernel
+def found(a: NDArray[f64, 1], where: NDArray[i64, 1]) -> None:
+    for i in range(a.shape[0]):
+        if a[i] > 0:
+            where[0] = i
+            break
+
+@tn.kernel
+def root(x: Scalar, y: Mutable[Scalar]):
+    y = x
+    while abs(y * y - x) > 1e-9:
+        y = 0.5 * (y + x / y)
+
+@tn.kernel
+def shifted(k: Param[i64], a: NDArray[f64, 1]) -> None:
+    for i in range(a.shape[0]):
+        a[i + k] = 1.0
+
+@tn.kernel
+def helped(a: NDArray[f64, 1]) -> None:
+    for i in range(a.shape[0] - 1):
+        shift(a, i)
+
+@tn.kernel
+def drag(regime: Index, v: Scalar, v_new: Mutable[Scalar]):
+    v_new = tm.dispatch(regime, [-v, -v * abs(v)], policy="predicated", name="force")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "reason", "advice"),
+    [
+        (
+            "histogram", "for i", "counts[keys[i]] is stored to on line 13, at an index that is "
+            "not a constant multiple of the loop variable plus a constant, so that two iterations "
+            "may store to the same element",
+            "if you know that no two iterations do, wrap its range in tn.parallel(...); +=, -= and "
+            "*= on an element are atomic there, as a histogram needs",
+        ),
+        ("histogram_parallel", "for i", "declared tn.parallel", ""),
+        (
+            "total", "for i", "out[0] is stored to on line 23 by every iteration",
+            "for a sum, add up in a local variable and store it after the loop; or wrap its range "
+            "in tn.parallel(...), where +=, -= and *= on an element are atomic",
+        ),
+        (
+            "columns", "for j", "y[i] is stored to on line 29 by every iteration: its index has "
+            "the variable of an inner loop",
+            "make the loop over that index the outer one; or wrap its range in tn.parallel(...), "
+            "where +=, -= and *= on an element are atomic",
+        ),
+        (
+            "columns", "for i", "it is inside of a loop that runs in order",
+            "only outermost loops, and loops directly inside of parallel ones, can be parallel: "
+            "put this one into a kernel of its own",
+        ),
+        (
+            "smoothed", "for i", "a[i] is stored to on line 34, and a[i - 1] is read on the same "
+            "line, which is the element of another iteration",
+            "if the values from before the loop are meant, store to another array than 'a'; "
+            "otherwise the loop has to run in order",
+        ),
+        (
+            "found", "for i", "whether it goes on is decided in every iteration, so that they run "
+            "in order",
+            "a loop without break and return can be parallel: let it store one result for each "
+            "element, and search these afterwards",
+        ),
+        ("root", "def root", "samples are independent", ""),
+        ("root", "while", "it runs inside of one sample, in order", ""),
+        (
+            "shifted", "for i", "a[i + k] is stored to on line 52 at an index that may be "
+            "negative, which counts from the end",
+            "write max(..., 0) for an index that is never negative, or wrap its range in "
+            "tn.parallel(...) if you know that no two iterations access the same element",
+        ),
+        (
+            "helped", "for i", "an element of 'a' is stored to on line 57, and an element of 'a' "
+            "is read on the same line, which is the element of another iteration",
+            "if the values from before the loop are meant, store to another array than 'a'; "
+            "otherwise the loop has to run in order",
+        ),
+    ],
+)  # fmt: skip
+def test_show_says_why_and_what_to_do(
+    name: str, place: str, reason: str, advice: str, folder: Path
+) -> None:
+    (folder / "why.py").write_text(WHY, encoding="utf-8")
+    report = inspection.inspect_kernel(inspection.find_kernel(f"why:{name}"), "reference")
+    (loop,) = (loop for loop in report.loops if loop.text.strip().startswith(place))
+    assert (loop.reason, loop.advice) == (reason, advice)
+    is_parallel = "a long call may be split over threads"
+    assert (loop.threads == is_parallel) == loop.is_parallel
+
+
+def test_show_says_how_a_dispatch_is_lowered(folder: Path) -> None:
+    (folder / "why.py").write_text(WHY, encoding="utf-8")
+    text = output("show", "why:drag", "--why", "--device", "reference")
+    assert text.splitlines()[-3:] == [
+        'line 61: v_new = tm.dispatch(regime, [-v, -v * abs(v)], policy="predicated", '
+        'name="force")',
+        "  force: 2 formulas, policy 'predicated': all formulas are evaluated and one is selected, "
+        "without a",
+        "         branch",
+    ]
+
+
+def test_show_says_why_for_every_kernel_of_a_module(folder: Path) -> None:
+    result = turnout("show", "solver", "--why", "--device", "reference", "--param", "n=int")
+    assert result.exit_code == 1  # for `broken`, and for kernels without the parameter n
+    for name in ("cumulative", "scale", "power", "grid", "broken"):
+        assert f"{name}:\n  " in result.stdout
+    assert "Error: kernel scale has no scalar parameter 'n'" in result.stdout
+    (folder / "why.py").write_text(WHY, encoding="utf-8")
+    text = output("show", "why.py", "--why", "--device", "reference")
+    assert text.startswith("histogram:\n  line 12: for i in range(keys.shape[0]):\n    in order:")
+    assert "\ndrag:\n  line 60: def drag(" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("solver:scale", "--json", "--why"), "--json prints all facts; leave out --why"),
+        (("solver:scale", "--json", "--stage", "unit"), "--json prints all facts; leave out"),
+        (("solver", "--json"), "name a kernel: MODULE:KERNEL or path/to/file.py:KERNEL"),
+        (("solver", "--stage", "unit"), "name a kernel: MODULE:KERNEL or path/to/file.py:KERNEL"),
+    ],
+)
+def test_show_refuses_what_does_not_go_together(
+    arguments: tuple[str, ...], message: str, folder: Path
+) -> None:
+    assert message in usage_error("show", *arguments)
+
+
+def test_show_prints_facts_for_programs(folder: Path) -> None:
+    (folder / "why.py").write_text(WHY, encoding="utf-8")
+    report = json.loads(output("show", "why:drag", "--json", "--device", "reference"))
+    (loop,) = report["loops"]
+    assert (loop["line"], loop["is_parallel"], loop["lanes"]) == (60, True, None)
+    assert report["dispatches"] == [
+        {
+            "line": 61,
+            "text": '    v_new = tm.dispatch(regime, [-v, -v * abs(v)], policy="predicated", '
+            'name="force")',
+            "name": "force",
+            "policy": "predicated",
+            "branches": 2,
+            "lowering": "all formulas are evaluated and one is selected, without a branch",
+        }
     ]
 
 
@@ -453,7 +647,7 @@ def test_show_by_default(folder: Path) -> None:
     assert "\nplan\nrun scale(" in text
     assert "\nunit\nunit scale\n" in text
     assert "\nloops\nline 19: def scale(" in text
-    assert "\n  parallel: samples are independent" in text
+    assert "\n  parallel:   samples are independent" in text
 
 
 @pytest.mark.skipif(not HAS_CPU, reason="the cpu backend is not installed")
@@ -462,7 +656,7 @@ def test_show_has_the_stages_of_the_backend(folder: Path) -> None:
     assert text.endswith(
         "\nMore: --stage llvm-ir, --stage optimised-llvm-ir, --stage assembly, or --stage all.\n"
     )
-    assert "\n  cpu:0: vectorised, " in text
+    assert re.search(r"\n  vectorised: yes, \d+ lanes\n", text)
     assert "define" in output("show", "solver:scale", "--stage", "llvm-ir")
     assembly = output("show", "solver:scale", "--stage", "assembly")
     assert "unit_scale:\n" in assembly
@@ -476,7 +670,7 @@ def test_show_has_the_stages_of_the_backend(folder: Path) -> None:
 @pytest.mark.parametrize("name", list(inspection.find_kernels("turnout.demo")))
 def test_show_works_on_the_kernels_of_the_demo(name: str) -> None:
     text = output("show", f"turnout.demo:{name}", "--device", "cpu")
-    assert "\n  parallel: " in text
+    assert "\n  parallel:   " in text
 
 
 @pytest.mark.skipif(not HAS_CPU, reason="the cpu backend is not installed")
@@ -492,7 +686,9 @@ def test_show_relates_each_parallel_loop_to_what_the_backend_made_of_it(folder: 
     ]
     first, second, third, fourth = (loops[line] for line in sorted(loops))
     assert (first.is_parallel, second.is_parallel) == (True, True)
-    assert first.compiled == ()  # one iteration space with the loop inside, which has the report
+    assert first.compiled == (f"one space of iterations with the loop on line {second.line}",)
+    assert second.lanes is not None
+    assert second.lanes > 1
     assert second.compiled[0].startswith("vectorised, ")
     assert third.is_parallel
     assert third.compiled == ("scalar: it contains another loop",)

@@ -224,8 +224,9 @@ def check_geometry(geometry: dict[str, Any], device: str) -> None:
     assert [each["name"] for each in implementations][: len(NAMES)] == NAMES
     (chosen,) = (each for each in implementations if each["chosen"])
     assert chosen["name"] == geometry["chosen"]
-    assert chosen["why"] == geometry["reason"] == "lowest median of 3 timed calls each"
-    assert chosen["median_ns"] == min(each["median_ns"] for each in implementations)
+    assert chosen["why"] == geometry["reason"]
+    is_fastest = chosen["median_ns"] == min(each["median_ns"] for each in implementations)
+    assert is_fastest or "no significant difference" in geometry["reason"]
     for each in implementations:
         assert len(each["samples_ns"]) == 3
         assert each["median_ns"] == np.median(each["samples_ns"])
@@ -279,7 +280,7 @@ def test_no_terminal_is_too_narrow_for_the_names(
     cli._print_race(races[0])
     printed = capsys.readouterr().out
     assert all(variant.name in printed for variant in running.variants)
-    assert printed.count("lowest median of 1 timed call each") == 1
+    assert printed.count(races[0].reason) == 1
     assert "20 airports, 400 distances" in printed
     assert printed.isascii() == (columns == 60)  # the line below the headings
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
 import threading
 import tomllib
 import warnings
+import zipfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +22,8 @@ import pytest
 from fake_plugins import Site, backend_source
 from units import UnitBuilder, elementwise
 
-from turnout import discovery, ir, plugin
+import turnout as tn
+from turnout import discovery, distributions, ir, plugin
 from turnout.errors import (
     BackendError,
     CompileError,
@@ -107,7 +110,7 @@ def test_core_declares_reference_without_harm(site: Site) -> None:
         warnings.simplefilter("error")
         status = backends.backends()["reference"]
     assert status.available
-    assert status.version == "9.9"
+    assert status.version == tn.__version__  # of the code that runs, whatever is installed
 
 
 def test_metadata_is_read_once_and_not_by_import(
@@ -115,8 +118,8 @@ def test_metadata_is_read_once_and_not_by_import(
 ) -> None:
     site.install_backend("fake")
     scans = []
-    original = metadata.distributions
-    monkeypatch.setattr(metadata, "distributions", lambda: scans.append(1) or original())
+    original = discovery.distributions
+    monkeypatch.setattr(discovery, "distributions", lambda: scans.append(1) or original())
     backends.backends()
     backends.devices("fake")
     discovery.installed()
@@ -126,10 +129,8 @@ def test_metadata_is_read_once_and_not_by_import(
 
 def test_import_of_the_module_reads_no_metadata() -> None:
     program = (
-        "from importlib import metadata\n"
-        "def fail(*arguments, **keywords): raise SystemExit('metadata read at import')\n"
-        "metadata.distributions = metadata.entry_points = metadata.version = fail\n"
         "import turnout.backends, turnout.plugin, sys\n"
+        "assert sys.modules['turnout.discovery']._installed is None\n"
         "assert 'turnout.reference' not in sys.modules\n"
     )
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
@@ -408,6 +409,83 @@ def test_distribution_without_a_name_or_version_is_ignored(
     (info / "METADATA").write_text("Metadata-Version: 2.1\n" + text)
     with pytest.warns(RuntimeWarning, match=f"the entry points of {problem}; they are ignored"):
         assert "fake" not in backends.backends()
+
+
+def test_entry_points_that_are_no_entry_points_are_reported(site: Site) -> None:
+    info = site.install_backend("fake", distribution="odd")
+    (info / "entry_points.txt").write_text("[turnout.backends]\nfake\n")
+    problem = r"distribution 'odd' cannot be read \(ValueError: .* has the line 'fake'\)"
+    with pytest.warns(RuntimeWarning, match=f"the entry points of {problem}"):
+        assert "fake" not in backends.backends()
+
+
+# ---- where metadata is found -------------------------------------------------------------------
+
+
+def test_metadata_is_read_as_by_the_standard_library(site: Site) -> None:
+    site.install_backend("fake")
+    own = {
+        (distributions.field(each, "Name"), distributions.field(each, "Version"), *points)
+        for each in distributions.distributions()
+        for points in distributions.entry_points(each.read_text("entry_points.txt") or "")
+    }
+    standard = {
+        (each.metadata["Name"], each.version, point.group, point.name, point.value)
+        for each in metadata.distributions()
+        for point in each.entry_points
+    }
+    assert ("dist-fake", "1.0", "turnout.backends", "fake", "dist_fake_module") in own
+    assert own == standard
+
+
+def test_nothing_but_folders_is_read_without_the_standard_library(site: Site) -> None:
+    site.install_backend("fake")
+    program = (
+        "import sys\n"
+        "from turnout import discovery\n"
+        "assert 'fake' in [entry.name for entry in discovery.installed().entries]\n"
+        "assert 'importlib.metadata' not in sys.modules\n"
+    )
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=60)
+
+
+def test_distributions_in_an_archive_are_found(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = site.install_backend("zipped")
+    archive = tmp_path / "packed.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in info.iterdir():
+            file.write(path, f"{info.name}/{path.name}")
+    shutil.rmtree(info)
+    assert "zipped" not in backends.backends()
+    monkeypatch.syspath_prepend(str(archive))
+    backends.clear()
+    assert backends.backends()["zipped"].distribution == "dist-zipped"
+
+
+def test_distributions_of_other_finders_are_found(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = site.install_backend("elsewhere")
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    info.rename(hidden / info.name)
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            return None
+
+        @staticmethod
+        def find_distributions(context: object) -> list[metadata.Distribution]:
+            return [metadata.PathDistribution(hidden / info.name)]
+
+    assert "elsewhere" not in backends.backends()
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    backends.clear()
+    assert backends.backends()["elsewhere"].available
 
 
 def test_not_installed_lists_what_is_there(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

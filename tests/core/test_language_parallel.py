@@ -70,21 +70,39 @@ def test_private_elements_make_a_loop_parallel(body, device):
     [
         (
             "b[i] = b[i - 1] + a[i]",
-            "'b' is stored to at line 3 and read at line 3 at an index that may belong to another "
-            "iteration",
+            "b[i] is stored to on line 3, and b[i - 1] is read on the same line, which is the "
+            "element of another iteration",
         ),
-        ("b[i - 1] = b[i]", "'b' is stored to at line 3 and read at line 3 at an index that may"),
-        ("b[i] = 1\n        b[i + 1] = 2", "at line 3 and stored to at line 4 at an index that"),
-        ("b[0] = a[i]", "'b' is stored to at line 3 at an index that is not a constant multiple"),
-        ("b[i // 2] = a[i]", "'b' is stored to at line 3 at an index that is not a constant"),
-        ("b[i % 5] = a[i]", "'b' is stored to at line 3 at an index that is not a constant"),
-        ("b[i64(a[i])] = i", "'b' is stored to at line 3 at an index that is not a constant"),
-        ("b[2 * i] = 1\n        b[i] = 2", "at line 3 and stored to at line 4 at an index that"),
-        ("b[i] = b[0]", "'b' is stored to at line 3 and read at line 3 at an index that may"),
-        ("b[i] = b[2 * i]", "'b' is stored to at line 3 and read at line 3 at an index that may"),
-        ("for j in range(3):\n            b[i + j] += 1", "is stored to at line 4 at an index"),
-        ("b[i * i] = 1", "'b' is stored to at line 3 at an index that is not a constant"),
-        ("b[i * 0] = 1", "'b' is stored to at line 3 at an index that is not a constant"),
+        ("b[i - 1] = b[i]", "b[i - 1] is stored to on line 3, and b[i] is read on the same line"),
+        (
+            "b[i] = 1\n        b[i + 1] = 2",
+            "b[i] is stored to on line 3, and b[i + 1] is stored to on line 4, which is",
+        ),
+        (
+            "b[i] = b[i] + b[i + 1]",
+            "b[i] is stored to on line 3, and b[i + 1] is read on the same line, which is the",
+        ),
+        ("b[0] = a[i]", "b[0] is stored to on line 3 by every iteration"),
+        (
+            "b[i // 2] = a[i]",
+            "b[i // 2] is stored to on line 3, at an index that is not a",
+        ),
+        ("b[i % 5] = a[i]", "b[i % 5] is stored to on line 3, at an index that is not a constant"),
+        ("b[i64(a[i])] = i", "b[i64(a[i])] is stored to on line 3, at an index that is not a"),
+        (
+            "b[2 * i] = 1\n        b[i] = 2",
+            "b[2 * i] is stored to on line 3, and b[i] is stored to on line 4, at an index that "
+            "may belong to another iteration",
+        ),
+        ("b[i] = b[0]", "b[0] is read on the same line, at an index that may belong to another"),
+        ("b[i] = b[2 * i]", "b[2 * i] is read on the same line, at an index that may belong to"),
+        ("for j in range(3):\n            b[i + j] += 1", "b[i + j] is stored to on line 4, at an"),
+        (
+            "for j in range(3):\n            b[j] += 1",
+            "b[j] is stored to on line 4 by every iteration: its index has the variable of an",
+        ),
+        ("b[i * i] = 1", "b[i * i] is stored to on line 3, at an index that is not a constant"),
+        ("b[i * 0] = 1", "b[i * 0] is stored to on line 3 by every iteration"),
     ],
 )
 def test_shared_elements_make_a_loop_serial_with_the_reason(body, reason, device):
@@ -137,10 +155,7 @@ def test_a_bound_that_may_be_negative_is_told(device):
 
     kernel = assert_like_python(k, np.arange(40.0), 3, 20, 4, device=device)
     told = notes(kernel)
-    may_be_negative = (
-        "an index that may be negative, which counts from the end; "
-        "write max(..., 0) for a bound that is not"
-    )
+    may_be_negative = "at an index that may be negative, which counts from the end"
     assert may_be_negative in told[2][1]
     assert may_be_negative in told[4][1]
     assert told[6][0]
@@ -224,7 +239,7 @@ def test_a_carried_scalar_is_named(device):
     kernel = assert_like_python(k, floats(1, -2, 0.1, 5), np.zeros(2), device=device)
     assert notes(kernel)[4] == (
         False,
-        "'count' and 'total' is carried from one iteration to the next",
+        "'count' and 'total' are carried from one iteration to the next",
     )
 
 
@@ -295,7 +310,7 @@ def test_an_inner_loop_that_depends_on_its_order_stays_inside(device):
 
     kernel = assert_like_python(k, np.arange(12.0).reshape(3, 4), device=device)
     assert axes(kernel) == [1]
-    assert "may belong to another iteration" in notes(kernel)[3][1]
+    assert "which is the element of another iteration" in notes(kernel)[3][1]
 
 
 def test_an_outer_loop_that_depends_on_its_order_is_serial(device):

@@ -109,7 +109,7 @@ def test_re_evaluation_by_count_and_by_time(fake: FakeTimer) -> None:
     assert fake.take() == "v1 v2"
 
 
-def test_the_defaults_re_evaluate_after_one_second(fake: FakeTimer) -> None:
+def test_the_defaults_re_evaluate_after_one_second_and_within_the_budget(fake: FakeTimer) -> None:
     now = 0.0
 
     @perf_dispatch(timer=fake, clock=lambda: now)
@@ -117,13 +117,39 @@ def test_the_defaults_re_evaluate_after_one_second(fake: FakeTimer) -> None:
 
     for name in ("v1", "v2"):
         op.register(fake.log(name))
-    call(op, 8 + 3)
-    now = 0.999
-    call(op, 1)
-    assert fake.take().split()[8:] == ["v1"] * 4
+    call(op, 8 + 380)  # another evaluation makes 20 calls at most, and these are 5 % of 400
+    assert fake.take().split()[8:] == ["v1"] * 380
+    call(op, 100)  # a second has not passed
+    assert fake.take().split() == ["v1"] * 100
     now = 1.0
-    call(op, 8)
+    call(op, 901)  # the clock is looked at every 1000 calls
+    assert fake.take().split() == ["v1"] * 901
+    call(op, 8)  # one warm-up, then samples; nothing speaks against the first one
     assert fake.take() == "v1 v2 v1 v2 v1 v2 v1 v2"
+    call(op, 380)
+    assert fake.take().split() == ["v1"] * 380
+    assert 0 < op.explain(1, 2).exploration_share < 0.05
+
+
+@pytest.mark.parametrize("given", [{"repeat_after_count": 4}, {"repeat_after_seconds": 2.0}])
+def test_a_schedule_is_kept_exactly_and_switches_the_other_trigger_off(
+    fake: FakeTimer, given: dict[str, Any]
+) -> None:
+    now = 0.0
+
+    @perf_dispatch(timer=fake, clock=lambda: now, warmup=1, **given)
+    def op(a: Any, b: Any) -> None: ...
+
+    for name in ("v1", "v2"):
+        op.register(fake.log(name))
+    call(op, 4 + 4)
+    assert fake.take() == "v1 v2 v1 v2 v1 v1 v1 v1"
+    now += 2.0 if "repeat_after_seconds" in given else 1e6
+    call(op, 4 + 4)
+    assert fake.take() == "v1 v2 v1 v2 v1 v1 v1 v1"
+    if "repeat_after_seconds" in given:
+        call(op, 10_000)
+        assert set(fake.take().split()) == {"v1"}
 
 
 def test_exactly_one_implementation_runs_per_call() -> None:

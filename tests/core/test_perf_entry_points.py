@@ -218,7 +218,7 @@ def test_threads_wait_for_the_first_implementation(
             WAITING.release()
             return super().wait(timeout)
 
-    monkeypatch.setattr(op, "_preparation", Announcing())
+    monkeypatch.setattr(op._preparation, "_condition", Announcing())
     results: list[str] = []
     threads = [threading.Thread(target=lambda: results.append(op(1))) for _ in range(4)]
     for thread in threads:

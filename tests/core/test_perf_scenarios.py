@@ -315,6 +315,9 @@ def test_an_interrupt_while_measuring_keeps_what_was_measured() -> None:
     assert ran == ["a", "b", "a", "a"]
 
 
+OURS = [f"turnout.{name}" for name in ("perf", "compatibility", "tuning", "trials", "ranking")]
+
+
 def is_interrupted_at(event_number: int, op: Any) -> bool:
     """Call until decided, with an interrupt where Python looks for one; whether it came so far.
 
@@ -324,7 +327,7 @@ def is_interrupted_at(event_number: int, op: Any) -> bool:
 
     def profile(frame: types.FrameType, event: str, argument: object) -> None:
         nonlocal events
-        is_ours = frame.f_globals.get("__name__") in ("turnout.perf", "turnout.tuning")
+        is_ours = frame.f_globals.get("__name__") in OURS
         if is_ours and event in ("call", "c_return"):
             events += 1
             if events == event_number:

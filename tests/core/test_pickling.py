@@ -363,6 +363,16 @@ def test_a_closure_operation_travels_with_its_settings_and_implementations() -> 
     assert repr(made) == "<perf_dispatch 'multiplied': ['multiplied_kernel', 'plain']>"
 
 
+@pytest.mark.parametrize("settings", [{}, {"repeat_after_count": 0}, {"repeat_after_seconds": 1.0}])
+def test_what_the_user_gave_stays_apart_from_defaults(settings: Any) -> None:
+    def make() -> Any:
+        return tn.perf_dispatch(active="auto", **settings)(plain_double)
+
+    made = read_elsewhere(make)
+    assert made._plan == make()._plan
+    assert made._plan.is_budgeted is (not settings)
+
+
 def test_an_operation_is_made_once_and_goes_on_measuring() -> None:
     operation = local_operation()
     stored = pickle.dumps(operation)

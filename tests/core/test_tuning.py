@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from turnout.errors import BackendError, CallError, ConfigurationError
-from turnout.tuning import Candidate, Case, Decision, TrialPlan, Tuner, median
+from turnout.tuning import Candidate, Case, Decision, Hooks, Known, TrialPlan, Tuner
 
 
 class Bench:
@@ -101,11 +101,6 @@ def test_several_timed_calls_are_judged_by_their_median() -> None:
     assert decision.reason == "lowest median of 3 timed calls each"
 
 
-@pytest.mark.parametrize(("samples", "expected"), [([3], 3), ([9, 1], 5), ([9, 1, 2], 2)])
-def test_median(samples: list[int], expected: float) -> None:
-    assert median(samples) == expected
-
-
 def test_ties_go_to_the_earlier_candidate_and_later_to_the_incumbent() -> None:
     bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_count=2, repeat_after_seconds=0), "AB")
     assert bench.run(4) == "ABAA"
@@ -123,7 +118,21 @@ def test_trials_restart_from_scratch_after_a_number_of_additional_calls() -> Non
     bench.elapsed_ns["A"] = 500
     assert bench.run(4 + 3) == "ABAB" + "BBB"
     assert bench.timed == list("ABAB")
-    assert bench.tuner.decision(bench.case()).samples == {"A": (500,), "B": (100,)}  # type: ignore
+    samples = {"A": (50, 500), "B": (100, 100)}
+    assert bench.tuner.decision(bench.case()).samples == samples  # type: ignore
+    assert bench.reports[-1].new_samples == {"A": (500,), "B": (100,)}
+
+
+def test_recent_samples_count_however_many_evaluations_they_come_from() -> None:
+    plan = TrialPlan(
+        warmup=0, active=2, repeat_after_count=1, repeat_after_seconds=0, recent_samples=3
+    )
+    bench = Bench(plan, "AB")
+    for elapsed_ns in (50, 60, 70):
+        bench.elapsed_ns["A"] = elapsed_ns
+        bench.run(5)
+    samples = {"A": (60, 70, 70), "B": (100, 100, 100)}
+    assert bench.tuner.decision(bench.case()).samples == samples  # type: ignore
 
 
 def test_trials_restart_after_seconds_since_the_decision() -> None:
@@ -136,7 +145,9 @@ def test_trials_restart_after_seconds_since_the_decision() -> None:
     bench.elapsed_ns["A"] = 500
     assert bench.run(2) == "AB"
     decision = bench.tuner.decision(bench.case())
-    assert decision == Decision("g", "A", {}, "2 of 4 trials done")  # A is still in use
+    assert decision is not None
+    assert decision.chosen == "A"  # still in use
+    assert decision.reason == "2 of 4 trials done"
     assert bench.run(5) == "ABBBB"
 
 
@@ -247,7 +258,9 @@ def test_settled_cases_are_decided_for_good() -> None:
     bench.now = 1e9
     assert bench.run(5) == "AAAAA"
     assert bench.timed == []
-    assert bench.reports == [Decision("g", "A", {}, "the only one")]
+    assert bench.reports == [Decision("g", "A", {}, "the only one", "given")]
+    bench.tuner.settle(case, case.candidates[0], "the only one")
+    assert len(bench.reports) == 1
 
 
 @pytest.mark.parametrize("failing_call", range(4))
@@ -307,6 +320,156 @@ def test_where_all_candidates_raise_the_input_is_at_fault() -> None:
         with pytest.raises(ValueError, match="boom"):
             bench.tuner.run(bench.case(), raising("", ValueError("boom")), bench.timer)
     assert bench.run(6) == "ABABAA"
+
+
+class Recorder(Hooks[Candidate]):
+    """Hooks that say what they are told to, and remember what they were asked."""
+
+    def __init__(
+        self,
+        known: Known | None = None,
+        refusals: dict[str, str] | None = None,
+        restores: bool = False,
+    ) -> None:
+        self.known = known
+        self.refusals = refusals or {}
+        self.restores = restores
+        self.asked: list[str] = []
+        self.decisions: list[Decision] = []
+
+    def recall(self) -> Known | None:
+        self.asked.append("recall")
+        return self.known
+
+    def admit(self, candidate: Candidate) -> str | None:
+        self.asked.append(f"admit {candidate.name}")
+        return self.refusals.get(candidate.name)
+
+    def restore(self, candidate: Candidate, error: BaseException) -> bool:
+        self.asked.append(f"restore {candidate.name}")
+        return self.restores
+
+    def decided(self, decision: Decision) -> None:
+        self.decisions.append(decision)
+
+
+def run_with(bench: Bench, hooks: Recorder, calls: int) -> str:
+    return "".join(
+        bench.tuner.run(bench.case(), bench.work, bench.timer, hooks) for _ in range(calls)
+    )
+
+
+def test_where_arguments_are_restored_the_call_goes_on_with_another_candidate() -> None:
+    bench = Bench(TrialPlan(warmup=1, active=1, repeat_after_seconds=0), "ABC")
+    hooks = Recorder(restores=True)
+    work = raising("A", ValueError("boom"))
+    assert bench.tuner.run(bench.case(), work, bench.timer, hooks) == "B"
+    assert hooks.asked[-1] == "restore A"
+    assert bench.run(6) == "BCBCBB"  # the untimed run does not count
+    assert "without 'A', which raised ValueError: boom" in bench.reports[-1].reason
+
+
+def test_where_all_raise_and_arguments_are_restored_the_first_exception_passes() -> None:
+    bench = Bench(TrialPlan(warmup=1, active=1, repeat_after_seconds=0), "ABC")
+
+    def work(candidate: Candidate) -> str:
+        raise ValueError(candidate.name)
+
+    hooks = Recorder(restores=True)
+    with pytest.raises(ValueError, match=r"^A$"):
+        bench.tuner.run(bench.case(), work, bench.timer, hooks)
+    assert hooks.asked[-3:] == ["restore A", "restore B", "restore C"]
+    assert bench.run(7) == "ABCABCA"  # none was left out
+
+
+def test_an_interrupt_restores_the_arguments_and_passes() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+    hooks = Recorder(restores=True)
+    with pytest.raises(KeyboardInterrupt):
+        bench.tuner.run(bench.case(), raising("A", KeyboardInterrupt()), bench.timer, hooks)
+    assert hooks.asked[-1] == "restore A"
+    assert bench.run(3) == "ABA"
+
+
+def test_a_candidate_may_be_refused_before_its_first_trial() -> None:
+    bench = Bench(TrialPlan(warmup=1, active=1, repeat_after_seconds=0), "ABC")
+    hooks = Recorder(refusals={"A": "which does not compile", "C": "whose results are wrong"})
+    assert run_with(bench, hooks, 4) == "BBBB"
+    assert hooks.asked == ["recall", "admit A", "admit B", "admit C"]
+    reason = hooks.decisions[0].reason
+    assert reason.endswith(
+        "without 'A', which does not compile; without 'C', whose results are wrong"
+    )
+    examined = bench.tuner.examine(bench.case())
+    assert examined.failures == {"A": "which does not compile", "C": "whose results are wrong"}
+
+
+def test_where_all_are_refused_none_is() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+    hooks = Recorder(refusals={"A": "no", "B": "no"})
+    assert run_with(bench, hooks, 3) == "ABA"
+    assert hooks.asked == ["recall", "admit A", "admit B"]
+
+
+def test_what_earlier_processes_measured_needs_no_trials() -> None:
+    bench = Bench(TrialPlan(warmup=3, active=1, repeat_after_seconds=0), "ABC")
+    hooks = Recorder(Known({"A": (30, 31), "B": (10, 11), "gone": (1,)}, "B"))
+    bench.elapsed_ns["C"] = 20
+    assert run_with(bench, hooks, 6) == "CCCCBB"  # only the new one is tried
+    assert hooks.decisions == bench.reports
+    assert hooks.decisions[0].samples == {"A": (30, 31), "B": (10, 11), "C": (20,)}
+    assert hooks.decisions[0].new_samples == {"C": (20,)}
+    assert hooks.decisions[0].source == "measured"
+
+
+def test_a_decision_that_is_remembered_says_so() -> None:
+    bench = Bench(TrialPlan(warmup=3, active=1, repeat_after_seconds=0), "AB")
+    hooks = Recorder(Known({"A": (100,), "B": (100,)}, "B"))
+    assert run_with(bench, hooks, 2) == "BB"  # it is entitled to ties here too
+    assert bench.timed == []
+    assert hooks.decisions[0].source == "remembered"
+    assert hooks.decisions[0].new_samples == {}
+
+
+def test_tuning_on_copies_decides_at_once() -> None:
+    bench = Bench(TrialPlan(warmup=1, active=1, repeat_after_seconds=0), "ABC")
+    tried: list[str] = []
+
+    def sample(candidate: Candidate) -> int:
+        if candidate.name == "C":
+            raise ValueError("boom")
+        return {"A": 30, "B": 20}[candidate.name]
+
+    bench.tuner.tune(bench.case(), sample, progress=lambda each: tried.append(each.name))
+    assert tried[:3] == ["A", "B", "A"]
+    assert bench.run(3) == "BBB"
+    decision = bench.tuner.decision(bench.case())
+    assert decision is not None
+    assert decision.regime == "copies"
+    assert decision.new_samples["B"] == (20,) * 5
+    assert decision.reason.endswith("without 'C', which raised ValueError: boom")
+
+
+def test_tuning_where_all_raise_passes_the_first_exception() -> None:
+    bench = Bench(TrialPlan(), "AB")
+
+    def sample(candidate: Candidate) -> int:
+        raise ValueError(candidate.name)
+
+    with pytest.raises(ValueError, match=r"^A$"):
+        bench.tuner.tune(bench.case(), sample)
+    assert bench.run(2) == "AB"
+
+
+def test_hooks_are_called_without_the_lock() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+
+    class Asking(Recorder):
+        def admit(self, candidate: Candidate) -> str | None:
+            in_threads(1, lambda: bench.tuner.decision(bench.case()))
+            return super().admit(candidate)
+
+    assert run_with(bench, Asking(), 3) == "ABA"
 
 
 def test_only_the_text_of_a_failure_is_kept() -> None:
@@ -402,7 +565,7 @@ def test_while_one_thread_holds_a_trial_the_others_run_the_first_or_the_incumben
     assert others == ["A"] * 6  # the first one, because nothing was decided
     assert bench.run(1) == "B"
     others.clear()
-    assert run_trial(10) == "A"
+    assert run_trial(1) == "A"
     assert run_trial(20) == "B"
     assert others == ["B"] * 6  # the incumbent
     assert bench.timed == []
@@ -514,7 +677,8 @@ def test_a_child_forked_during_a_trial_of_another_thread_measures_on() -> None:
         ("active", 0, 1),
         ("active", "1", 1),
         ("repeat_after_count", -1, 0),
-        ("repeat_after_count", None, 0),
+        ("repeat_after_count", 0.5, 0),
+        ("recent_samples", 0, 1),
     ],
 )
 def test_counts_are_checked(setting: str, value: object, least: int) -> None:
@@ -523,7 +687,19 @@ def test_counts_are_checked(setting: str, value: object, least: int) -> None:
         TrialPlan(**{setting: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", [-0.1, float("nan"), "1", None, True])
+def test_active_is_a_count_or_auto() -> None:
+    with pytest.raises(ConfigurationError, match='give an integer of 1 or more or "auto"'):
+        TrialPlan(active="all")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, float("nan"), "1", None, True])
+def test_the_budget_is_checked(value: object) -> None:
+    message = rf"exploration_budget={value!r} is not allowed: give a number from 0 .* to 1"
+    with pytest.raises(ConfigurationError, match=message):
+        TrialPlan(exploration_budget=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), "1", True])
 def test_seconds_are_checked(value: object) -> None:
     message = rf"repeat_after_seconds={value!r} is not allowed: give a number of seconds"
     with pytest.raises(ConfigurationError, match=message):

@@ -32,6 +32,7 @@ from turnout import (
     i32,
     i64,
     u8,
+    u16,
     u32,
     u64,
 )
@@ -539,6 +540,41 @@ def histogram(
         places[bins[i]] ^= u32(i)
         wide[bins[i]] -= (1 << 33) + i
         halves[bins[i]] += 0.5  # exact in any order
+
+
+@_case(
+    lambda r, n: (
+        _integers(r, n, np.int64, 0, 7),
+        np.zeros(7, np.int8),
+        np.ones(7, np.uint16),
+        np.full(7, -1, np.int32),
+        np.zeros(7, np.uint64),
+        np.zeros(7, bool),
+        np.ones(7, np.float32),
+        np.zeros(7, np.float64),
+    ),
+    "f64",
+)
+@tn.kernel
+def shared_updates(
+    bins: NDArray[i64, 1],
+    differences: NDArray[i8, 1],
+    products: NDArray[u16, 1],
+    cleared: NDArray[i32, 1],
+    marked: NDArray[u64, 1],
+    flags: NDArray[bool_, 1],
+    signs: NDArray[f32, 1],
+    sums: NDArray[f64, 1],
+) -> None:
+    for i in tn.parallel(range(bins.shape[0])):
+        place = bins[i]
+        differences[place] -= i8(i % 100)
+        products[place] *= u16(i % 500 * 2 + 1)
+        cleared[place] &= ~(i32(1) << i32(i % 31))
+        marked[place] |= u64(1) << u64(i % 64)
+        flags[place] ^= i % 3 == 0
+        signs[place] *= -1  # exact in any order, as are sums of small whole numbers
+        sums[place] += i
 
 
 @tn.func

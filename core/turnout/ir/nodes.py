@@ -12,13 +12,14 @@ when a kernel is right: a `Load` or `Store` outside of its array is undefined, e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
+from ..records import record
 from .types import DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Value:
     """One SSA value, named by its number inside its unit."""
 
@@ -29,7 +30,7 @@ class Value:
         return f"%{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Region:
     """A block of statements with parameters on entry and yielded values at its end."""
 
@@ -58,7 +59,7 @@ class _NoResult:
     regions: ClassVar[tuple[Region, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Constant(_OneResult):
     """A literal: an int in the range of an integer type, a float, or a bool."""
 
@@ -68,7 +69,7 @@ class Constant(_OneResult):
     operands: ClassVar[tuple[Value, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Compute(_OneResult):
     """One row of `turnout.ir.operations.OPERATIONS` applied to values."""
 
@@ -77,7 +78,7 @@ class Compute(_OneResult):
     operands: tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cast(_OneResult):
     """Conversion to the result's type.
 
@@ -93,7 +94,7 @@ class Cast(_OneResult):
         return (self.operand,)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Extent(_OneResult):
     """Length of one axis of an array parameter, as i64."""
 
@@ -104,7 +105,7 @@ class Extent(_OneResult):
     operands: ClassVar[tuple[Value, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LocalArray(_NoResult):
     """A fixed-size array private to one position of the iteration space, filled with zeros."""
 
@@ -115,7 +116,7 @@ class LocalArray(_NoResult):
     operands: ClassVar[tuple[Value, ...]] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Load(_OneResult):
     """Read one element of an array parameter or local array; indices are i64, one per axis."""
 
@@ -129,7 +130,7 @@ class Load(_OneResult):
         return self.indices
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Store(_NoResult):
     """Write one element. With `combine` (an operation name) the element is updated atomically."""
 
@@ -144,7 +145,7 @@ class Store(_NoResult):
         return (*self.indices, self.value)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class If:
     """Run one of two regions; both yield values of the results' types."""
 
@@ -162,7 +163,7 @@ class If:
         return (self.then, self.otherwise)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Switch:
     """Run region ``clamp(selector, 0, len(arms) - 1)``; the selector has any integer type."""
 
@@ -179,7 +180,7 @@ class Switch:
         return self.arms
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dispatch:
     """A `Switch` whose lowering is still to be chosen; `turnout.lower` removes it."""
 
@@ -188,6 +189,7 @@ class Dispatch:
     arms: tuple[Region, ...]
     policy: str
     name: str
+    line: int = field(default=0, compare=False)
 
     @property
     def operands(self) -> tuple[Value, ...]:
@@ -198,7 +200,7 @@ class Dispatch:
         return self.arms
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class For:
     """``for index in range(start, stop, step)`` with carried values; all bounds are i64.
 
@@ -228,7 +230,7 @@ class For:
         return (self.body,)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class While:
     """Repeat `body` while `condition` holds; both take the carried values as parameters.
 
@@ -267,7 +269,7 @@ Statement = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ArrayParameter:
     """An array argument of a unit: `rank` axes, any strides."""
 
@@ -278,7 +280,7 @@ class ArrayParameter:
     is_written: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScalarParameter:
     """A scalar argument of a unit; `value` is its SSA value, defined on entry."""
 
@@ -293,7 +295,7 @@ class ScalarParameter:
 Parameter = ArrayParameter | ScalarParameter
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unit:
     """One launch.
 
@@ -329,7 +331,7 @@ class Unit:
         return {p.name: p for p in self.parameters if isinstance(p, ArrayParameter)}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Scratch:
     """Plan step: memory that lives for one launch; zero-filled, C-contiguous."""
 
@@ -342,7 +344,7 @@ Quantity = tuple[str, int | None]
 """What is known before a launch: ``(array, axis)`` is a length, ``(name, None)`` a scalar."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class QuantitySum:
     """``sum(factor * quantity) + constant``."""
 
@@ -350,7 +352,7 @@ class QuantitySum:
     constant: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reach:
     """How far a run indexes one axis of an array parameter.
 
@@ -366,7 +368,7 @@ class Reach:
     line: int = field(default=0, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Run:
     """Plan step: run one unit; its parameters name kernel arguments or scratch arrays.
 
@@ -385,7 +387,7 @@ class Run:
 Step = Scratch | Run
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """The steps, in order, that make one kernel call."""
 

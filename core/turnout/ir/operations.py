@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..records import record
 from .types import DType
 
 Operands = Literal["float", "integer", "number", "bits", "any"]
@@ -26,7 +26,7 @@ Result = Literal["same", "bool"]
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
+@record
 class Operation:
     """One row of the table.
 

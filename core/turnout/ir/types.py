@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from ..records import record
+
 Kind = Literal["f", "i", "u", "b"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DType:
     """A scalar element type.
 

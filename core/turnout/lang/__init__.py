@@ -14,7 +14,7 @@ from .annotations import (
 )
 from .frontend import SAMPLES, KernelSource, LoweredKernel, Returned, lower_kernel
 from .names import FreeNames, Func, parallel, serial
-from .plans import LoopNote
+from .notes import LoopNote
 from .source import FunctionSource, parse_function, read_lines
 from .values import Weak
 

@@ -6,13 +6,14 @@ import contextlib
 import inspect
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from ..errors import KernelError
 from ..ir import DTYPE_BY_NAME, DType, bool_, f64, from_numpy, i64
+from ..records import record
 
 RESERVED_NAMES = ("device", "samples")
 """Keywords of every kernel call, so no parameter may have these names."""
@@ -46,7 +47,7 @@ def _pinned(name: str, item: object, kinds: str, allowed: str) -> DType:
     return dtype
 
 
-@dataclass(frozen=True)
+@record
 class ScalarAnnotation(Annotation):
     """One real number per sample: an array of shape (samples,), float32 or float64.
 
@@ -62,7 +63,7 @@ class ScalarAnnotation(Annotation):
         return f"Scalar[{self.dtype}]" if self.dtype else "Scalar"
 
 
-@dataclass(frozen=True)
+@record
 class IndexAnnotation(Annotation):
     """One integer per sample: an array of shape (samples,), int64 unless pinned."""
 
@@ -75,7 +76,7 @@ class IndexAnnotation(Annotation):
         return "Index" if self.dtype is i64 else f"Index[{self.dtype}]"
 
 
-@dataclass(frozen=True)
+@record
 class VectorAnnotation(Annotation):
     """``Vector[w]``: w real numbers per sample, an array of shape (w, samples)."""
 
@@ -93,7 +94,7 @@ class VectorAnnotation(Annotation):
         return f"Vector[{self.width}, {self.dtype}]" if self.dtype else f"Vector[{self.width}]"
 
 
-@dataclass(frozen=True)
+@record
 class ParamAnnotation(Annotation):
     """One value for the whole launch.
 
@@ -110,7 +111,7 @@ class ParamAnnotation(Annotation):
         return f"Param[{self.dtype}]" if self.dtype else "Param"
 
 
-@dataclass(frozen=True)
+@record
 class TerminatedAnnotation(Annotation):
     """One bool per sample; samples that are already true are skipped and keep their outputs."""
 
@@ -118,7 +119,7 @@ class TerminatedAnnotation(Annotation):
         return "Terminated"
 
 
-@dataclass(frozen=True)
+@record
 class MutableAnnotation(Annotation):
     """``Mutable[T]``: an output; also an input where the kernel reads it before it writes it."""
 
@@ -136,7 +137,7 @@ class MutableAnnotation(Annotation):
         return f"Mutable[{self.inner!r}]"
 
 
-@dataclass(frozen=True)
+@record
 class ArrayAnnotation(Annotation):
     """``NDArray[dtype, rank]``: an array with any strides.
 
@@ -175,7 +176,7 @@ NDArray = ArrayAnnotation()
 Role = Literal["plane", "mask", "param", "array"]
 
 
-@dataclass(frozen=True)
+@record
 class ParameterSpec:
     """What one parameter of a kernel accepts.
 
@@ -210,7 +211,7 @@ class ParameterSpec:
         return self.role == "plane" and self.dtype is None
 
 
-@dataclass(frozen=True)
+@record
 class Signature:
     """Parameters of a kernel, its form and what it returns."""
 

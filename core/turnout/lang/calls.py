@@ -491,7 +491,8 @@ class CallLowering(ExpressionLowering):
         arms = tuple(
             Region((), tuple(block), tuple(row)) for block, row in zip(blocks, yields, strict=True)
         )
-        self.builder.emit(ir.Dispatch(tuple(results), selector, arms, policy, name))
+        line = self.line(branches)
+        self.builder.emit(ir.Dispatch(tuple(results), selector, arms, policy, name, line))
         return joined
 
     def check_branches(self, branches: ast.List | ast.Tuple, values: list[Any]) -> None:

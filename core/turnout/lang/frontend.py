@@ -5,18 +5,19 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from .. import ir
 from ..errors import KernelError
 from ..ir import DType, Region, Value, bool_, i64
+from ..records import record
 from .annotations import ParameterSpec, Signature
 from .builder import Builder
 from .cleanup import without_dead_code
 from .linear import Linear
 from .lowering import FunctionLowering
 from .names import FreeNames
-from .plans import ArrayPlan, LoopNote
+from .notes import LoopNote
+from .plans import ArrayPlan
 from .scope import Context
 from .source import FunctionSource
 from .syntax import last_binding, last_return
@@ -41,7 +42,7 @@ SAMPLES = "samples"
 """Name of the scalar parameter of per-sample units that holds the number of samples."""
 
 
-@dataclass(frozen=True)
+@record
 class Returned:
     """An array that a per-sample kernel returns: unit parameter, element type, vector width."""
 
@@ -50,7 +51,7 @@ class Returned:
     width: int
 
 
-@dataclass(frozen=True)
+@record
 class LoweredKernel:
     """A kernel for one combination of argument types.
 
@@ -69,7 +70,7 @@ class LoweredKernel:
     notes: tuple[LoopNote, ...]
 
 
-@dataclass(frozen=True)
+@record
 class KernelSource:
     """A kernel before the types of its arguments are known."""
 
@@ -396,9 +397,8 @@ class _SampleForm:
         notes = [LoopNote(self.kernel.source.tree.lineno, True, "samples are independent")]
         for statement in ir.statements(unit.body.body):
             if isinstance(statement, ir.For | ir.While):
-                notes.append(
-                    LoopNote(statement.line, False, "it runs inside of one sample, in order")
-                )
+                reason = "it runs inside of one sample, in order"
+                notes.append(LoopNote(statement.line, False, reason, is_inside_parallel=True))
         return notes
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from .. import ir
 from ..ir import Value, i64
+from ..records import record
 
 _MAXIMUM_DEPTH = 24
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Linear:
     """``sum(coefficient * value) + constant``; `terms` hold numbers of values and coefficients."""
 

@@ -6,12 +6,12 @@ import ast
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from .. import ir
 from ..ir import DType, Region, Value, bool_, i64
+from ..records import record
 from .builder import Builder
 from .calls import MAXIMUM_UNROLL, CallLowering
 from .linear import Linear
@@ -46,7 +46,7 @@ from .values import (
 )
 
 
-@dataclass(frozen=True)
+@record
 class LoweredBody:
     """The body of a loop: what holds after it, and how to make the loop of it.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import enum
 import math
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -80,10 +81,19 @@ class FreeNames:
 
     They are constants of the kernel: resolved when first asked for, and kept, so that every
     specialisation of a kernel sees the same values.
+
+    Parameters
+    ----------
+    function : callable
+    overrides : mapping of str to object, optional
+        Values that stand in place of those that the function would find.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], overrides: Mapping[str, Any] | None = None
+    ) -> None:
         self._function = function
+        self._overrides = overrides or {}
         self._resolved: dict[str, Known] = {}
         self._attributes: dict[tuple[Any, str], Known] = {}
 
@@ -108,7 +118,27 @@ class FreeNames:
             self._attributes[key] = Known(constant(getattr(owner, name), name))
         return self._attributes[key]
 
+    def overridable(self, tree: ast.FunctionDef) -> list[str]:
+        """The free names in the body of the function that are neither modules nor builtins.
+
+        Names that have no value are among them: an override may be the only one they ever get.
+        """
+        code = self._function.__code__
+        read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        free = read & {*code.co_names, *code.co_freevars} - {*code.co_varnames}
+        return sorted(name for name in free if self._is_overridable(name))
+
+    def _is_overridable(self, name: str) -> bool:
+        try:
+            value = self._look_up(name)
+        except LookupError:
+            return True
+        is_builtin = value is getattr(builtins, name, self)
+        return not is_builtin and not isinstance(value, types.ModuleType)
+
     def _look_up(self, name: str) -> Any:
+        if name in self._overrides:
+            return self._overrides[name]
         code = self._function.__code__
         if name in code.co_freevars:
             cell = (self._function.__closure__ or ())[code.co_freevars.index(name)]

@@ -7,6 +7,7 @@ in its prologue where it depends on arguments alone, and passed through scratch 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,34 +15,14 @@ from .. import ir
 from ..errors import KernelError
 from ..ir import Region, Value, i64
 from ..ir.transform import with_regions
+from . import notes
 from .builder import Builder
 from .cleanup import without_dead_code
 from .loops import trip_count
+from .notes import LoopNote, Refusal, Spelling
 from .parallel import LoopAnalysis
 from .reach import ReachAnalysis
 from .source import FunctionSource
-
-
-@dataclass(frozen=True)
-class LoopNote:
-    """What became of one loop of the source.
-
-    Attributes
-    ----------
-    line : int
-        Line of the loop in its file.
-    is_parallel : bool
-        Whether its iterations may run in any order and at the same time.
-    reason : str
-        Why, in words.
-    """
-
-    line: int
-    is_parallel: bool
-    reason: str
-
-
-_ENDS_EARLY = "whether it goes on is decided in every iteration, so that they run in order"
 
 
 @dataclass
@@ -158,26 +139,32 @@ class ArrayPlan:
             if nest is not None:
                 groups.append(_Group(nest))
                 continue
-            self._note_in_order(statement)
+            self._note_loops_in_order(statement)
             if not groups or groups[-1].nest is not None:
                 groups.append(_Group(None))
             groups[-1].statements.append(_plain_updates(statement, self.builder))
         return groups or [_Group(None)]
 
-    def _note_in_order(self, statement: ir.Statement) -> None:
+    def _note_loops_in_order(self, statement: ir.Statement) -> None:
         """Notes for the loops of a statement that runs once, in order."""
         if isinstance(statement, ir.While):
-            self._note(statement, False, _ENDS_EARLY)
+            self._note_in_order(statement, self._ends_early(statement))
         is_loop = isinstance(statement, ir.For | ir.While)
-        reason = f"it is inside of a {'loop that runs in order' if is_loop else 'branch'}"
+        refusal = notes.IN_ORDERED_LOOP if is_loop else notes.IN_BRANCH
         for region in statement.regions:
             for inner in region.body:
                 if isinstance(inner, ir.For):
-                    self._note(inner, False, reason)
-                self._note_in_order(inner)
+                    self._note_in_order(inner, refusal)
+                self._note_loops_in_order(inner)
 
-    def _note(self, loop: ir.For | ir.While, is_parallel: bool, reason: str) -> None:
-        note = LoopNote(loop.line, is_parallel, reason)
+    def _note_in_order(self, loop: ir.For | ir.While, refusal: Refusal) -> None:
+        self._keep(LoopNote(loop.line, False, refusal.reason, refusal.advice))
+
+    def _note_inside(self, loop: ir.For | ir.While, found: str) -> None:
+        reason = f"it runs inside of a parallel loop; {found}"
+        self._keep(LoopNote(loop.line, False, reason, is_inside_parallel=True))
+
+    def _keep(self, note: LoopNote) -> None:
         if note not in self.notes:
             self.notes.append(note)
 
@@ -187,20 +174,22 @@ class ArrayPlan:
         if refusal:
             if loop.intent == "parallel":
                 raise KernelError(
-                    f"this loop is declared tn.parallel, but {refusal}",
+                    f"this loop is declared tn.parallel, but {refusal.reason}",
                     self.source.line_location(loop.line),
                 )
-            self._note(loop, False, refusal)
+            self._note_in_order(loop, refusal)
             return None
         loops, body = [loop], loop.body.body
         proven = "its iterations are independent"
-        self._note(loop, True, "declared tn.parallel" if loop.intent == "parallel" else proven)
+        reason = "declared tn.parallel" if loop.intent == "parallel" else proven
+        self._keep(LoopNote(loop.line, True, reason))
         while body and isinstance(body[-1], ir.For):
             inner = body[-1]
             varying = self._perfect_prefix(body[:-1])
             if varying is None or not self._extends(loops, inner, varying):
                 break
-            self._note(inner, True, "its iterations are independent of each other and of the outer")
+            reason = "its iterations are independent of each other and of the outer"
+            self._keep(LoopNote(inner.line, True, reason))
             loops.append(inner)
             body = (*varying, *inner.body.body)
         return _Nest(loops, self._inner_loops(self._private_updates(loops, body)))
@@ -213,16 +202,23 @@ class ArrayPlan:
         private = {array for array in analysis.stored if analysis.are_private((array,))}
         return _rewritten(body, self.builder, private)
 
-    def _refusal(self, loop: ir.For) -> str:
+    def _refusal(self, loop: ir.For) -> Refusal | None:
         if loop.intent == "serial":
-            return "it is declared tn.serial"
+            return notes.DECLARED_SERIAL
         if loop.results:
             return self._carries(loop)
         if any(bound.number not in self.host for bound in (loop.start, loop.stop, loop.step)):
-            return "its range depends on what the kernel computed before"
+            return notes.UNKNOWN_RANGE
         if loop.intent == "parallel":
-            return ""
-        return self._analysis([loop], loop.body.body).dependence()
+            return None
+        return self._shares(loop)
+
+    def _shares(self, loop: ir.For) -> Refusal | None:
+        analysis = self._analysis([loop], loop.body.body)
+        dependence = analysis.dependence()
+        if dependence is None:
+            return None
+        return notes.shared(dependence, Spelling(self.source, analysis.accesses))
 
     def _analysis(self, loops: Sequence[ir.For], body: Iterable[ir.Statement]) -> LoopAnalysis:
         return LoopAnalysis(loops, body, self.builder.known_integer)
@@ -262,26 +258,34 @@ class ArrayPlan:
             [replace(r, body=self._inner_loops(r.body)) for r in statement.regions],
         )
         if isinstance(marked, ir.While):
-            self._note(marked, False, _ENDS_EARLY)
+            self._note_inside(marked, notes.WHILE.reason)
         if isinstance(marked, ir.For):
-            reason = self._inner_refusal(marked)
-            found = reason or "its iterations are independent too"
-            self._note(marked, False, f"it runs inside of a parallel loop; {found}")
-            return replace(marked, independent=not reason)
+            refusal = self._inner_refusal(marked)
+            found = refusal.reason if refusal else "its iterations are independent too"
+            self._note_inside(marked, found)
+            return replace(marked, independent=refusal is None)
         return marked
 
-    def _inner_refusal(self, loop: ir.For) -> str:
+    def _inner_refusal(self, loop: ir.For) -> Refusal | None:
         if loop.intent == "serial":
-            return "it is declared tn.serial"
+            return notes.DECLARED_SERIAL
         if loop.results:
             return self._carries(loop)
         if any(isinstance(s, ir.Store) and s.combine for s in ir.statements(loop.body.body)):
-            return "it updates shared elements"
-        return self._analysis([loop], loop.body.body).dependence()
+            return notes.UPDATES_SHARED
+        return self._shares(loop)
 
-    def _carries(self, loop: ir.For) -> str:
+    def _carries(self, loop: ir.For) -> Refusal:
         names = sorted({self.builder.label(value) for value in loop.body.parameters[1:]})
-        return f"{' and '.join(names)} is carried from one iteration to the next"
+        return notes.carried(names)
+
+    def _ends_early(self, loop: ir.While) -> Refusal:
+        """For a loop whose end is found while it runs: a `while`, or a `for` that is left early."""
+        is_for = any(
+            isinstance(node, ast.For) and node.lineno == loop.line
+            for node in ast.walk(self.source.tree)
+        )
+        return notes.LEFT_EARLY if is_for else notes.WHILE
 
     # -- values that pass from unit to unit ------------------------------------------------------
 

@@ -8,15 +8,15 @@ reads or writes beyond an array, without checking a single index while it runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from .. import ir
 from ..ir import Quantity, QuantitySum, Value
+from ..records import record
 from .builder import Builder
 from .linear import Linear
 
 
-@dataclass(frozen=True)
+@record
 class ReachAnalysis:
     """Finds `ir.Reach`es.
 

@@ -5,18 +5,22 @@ import __future__
 
 import ast
 import inspect
+import itertools
 import linecache
 import sys
 import tokenize
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
 from ..errors import KernelError, SourceLocation
+from ..records import record
+
+_QUICK_TRIES = 8
+"""So often a definition is parsed to find its end; after that Python's own way, which is slower."""
 
 
-@dataclass(frozen=True)
+@record
 class FunctionSource:
     """A parsed function definition.
 
@@ -97,10 +101,48 @@ def read_lines(function: Callable[..., Any]) -> list[str]:
 
 def _block(lines: list[str]) -> list[str]:
     """The definition that starts at the first line; empty where there is none."""
+    for end in itertools.islice(_possible_ends(lines), _QUICK_TRIES):
+        block = lines[:end]
+        if _is_definition(block):
+            return block
     try:
         return inspect.getblock(lines)
     except (SyntaxError, tokenize.TokenError):
         return []
+
+
+def _possible_ends(lines: list[str]) -> Iterator[int]:
+    """Where a definition may end: before a line that is not indented more than its first one.
+
+    In a string or within brackets such a line ends nothing, so whoever asks has to try.
+    """
+    end = 0
+    for number, line in enumerate(lines):
+        text = line.lstrip()
+        if not text or text.startswith("#"):
+            continue
+        if number and len(line) - len(text) <= len(lines[0]) - len(lines[0].lstrip()):
+            yield end
+        end = number + 1
+    yield end
+
+
+def _is_definition(block: list[str]) -> bool:
+    try:
+        (statement,) = _parsed(block).body
+    except (SyntaxError, ValueError):
+        return False
+    return isinstance(statement, ast.FunctionDef)
+
+
+def _parsed(block: list[str]) -> ast.Module | ast.If:
+    """A statement that may be indented."""
+    text = "".join(block)
+    if not text[:1].isspace():
+        return ast.parse(text)
+    (around,) = ast.parse(f"if True:\n{text}").body
+    assert isinstance(around, ast.If)
+    return around
 
 
 def _typed_lines(code: CodeType) -> list[str]:
@@ -148,21 +190,18 @@ def parse_function(function: Callable[..., Any], lines: list[str]) -> FunctionSo
     code = function.__code__
     first_line = code.co_firstlineno
     block = _block(lines[first_line - 1 :])
-    text = "".join(block)
-    is_indented = text[:1].isspace()
     try:
-        module = ast.parse(f"if True:\n{text}" if is_indented else text)
+        parsed = _parsed(block)
     except SyntaxError as error:
         raise KernelError(
             f"the source of {function.__name__} in {code.co_filename} does not parse: {error.msg}; "
             "has the file changed since it was imported?"
         ) from None
-    body = module.body[0].body if is_indented else module.body  # type: ignore[attr-defined]
-    tree = body[0] if body else None
+    tree = parsed.body[0] if parsed.body else None
     if not isinstance(tree, ast.FunctionDef) or tree.name != code.co_name:
         raise KernelError(
             f"line {first_line} of {code.co_filename} does not define {code.co_name}; "
             "has the file changed since it was imported?"
         )
-    ast.increment_lineno(module, first_line - (2 if is_indented else 1))
+    ast.increment_lineno(parsed, first_line - (2 if isinstance(parsed, ast.If) else 1))
     return FunctionSource(function, tree, code.co_filename, tuple(block), first_line)

@@ -8,7 +8,6 @@ computed from these alone are weak.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
 
@@ -16,18 +15,19 @@ import numpy as np
 
 from .. import ir
 from ..ir import DType, bool_, f64, i64
+from ..records import record
 
 Weak = Literal["int", "float"]
 
 
-@dataclass(frozen=True)
+@record
 class Known:
     """A compile-time constant: a number, string, type, function, module, enum, tuple or None."""
 
     value: Any
 
 
-@dataclass(frozen=True)
+@record
 class Number:
     """A run-time scalar; `weak` is set where it is a Python int or float in NumPy's eyes."""
 
@@ -35,14 +35,14 @@ class Number:
     weak: Weak | None = None
 
 
-@dataclass(frozen=True)
+@record
 class VectorValue:
     """A vector of run-time scalars or known numbers."""
 
     items: tuple[Scalar, ...]
 
 
-@dataclass(frozen=True)
+@record
 class ArrayValue:
     """An array, or the part of one that is left after its first axes were indexed.
 
@@ -62,7 +62,7 @@ class ArrayValue:
         return len(self.extents) - len(self.prefix)
 
 
-@dataclass(frozen=True)
+@record
 class RangeValue:
     """``range(...)`` to iterate over; `intent` is "serial" or "parallel" where it is wrapped."""
 
@@ -70,21 +70,21 @@ class RangeValue:
     intent: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class Undefined:
     """A local that may have no value here, and why."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@record
 class TupleValue:
     """A tuple or list display."""
 
     items: tuple[Any, ...]
 
 
-@dataclass(frozen=True)
+@record
 class PlaneInput:
     """A per-sample parameter that has not been read or assigned yet."""
 
@@ -181,7 +181,7 @@ def fits(value: Any, dtype: DType) -> bool:
     return dtype.minimum <= int(value) <= dtype.maximum
 
 
-@dataclass(frozen=True)
+@record
 class Retyped:
     """A value before a loop, carried with a wider type."""
 

@@ -15,7 +15,16 @@ from turnout.plugin import CompileError, Options, ir
 from . import mathematics, vector_math
 from .accesses import may_declare_parallel
 from .operations import SPELLINGS, cast
-from .text import FAST_MATH_FLAGS, FunctionText, ModuleText, literal, storage_type_of, type_of
+from .space import split_axes
+from .text import (
+    FAST_MATH_FLAGS,
+    FunctionText,
+    ModuleText,
+    ValueType,
+    literal,
+    storage_type_of,
+    type_of,
+)
 
 LOOP_TAG = "turnout.loop"
 """Metadata by which `turnout_cpu.report` finds a loop again; its value is the source line."""
@@ -63,7 +72,7 @@ def load_slot(function: FunctionText, number: int, wanted: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Array:
+class ArrayLayout:
     """An array parameter or local array: where it is and how it is laid out."""
 
     dtype: ir.DType
@@ -101,7 +110,7 @@ class Body:
         self.slots = slots(unit)
         self.names: dict[int, str] = {}
         self.constants: dict[int, int | float | bool] = {}
-        self.arrays: dict[str, _Array] = {}
+        self.arrays: dict[str, ArrayLayout] = {}
         self.allocations: list[str] = []
         self.sites = 0
 
@@ -129,7 +138,7 @@ class Body:
         pointer = load_slot(self.function, first, "ptr")
         extents = [load_slot(self.function, first + 1 + k, "i64") for k in range(rank)]
         strides = [load_slot(self.function, first + 1 + rank + k, "i64") for k in range(rank)]
-        self.arrays[parameter.name] = _Array(
+        self.arrays[parameter.name] = ArrayLayout(
             parameter.dtype,
             pointer,
             tuple(extents),
@@ -156,20 +165,13 @@ class Body:
         ]
         # How many positions one step on each split axis passes; the last one is 1.
         steps = ["1"]
-        for length in reversed(lengths[1 : self.split_axes()]):
+        for length in reversed(lengths[1 : split_axes(self.unit)]):
             steps.insert(0, value(f"mul i64 {length}, {steps[0]}"))
         total = value(f"mul i64 {lengths[0]}, {steps[0]}")
         begin = value("call i64 @llvm.smax.i64(i64 %begin, i64 0)")
         end = value(f"call i64 @llvm.smin.i64(i64 %end, i64 {total})")
         end = value(f"call i64 @llvm.smax.i64(i64 {end}, i64 {begin})")
         self.axis(0, begin, end, lengths, steps, properties)
-
-    def split_axes(self) -> int:
-        """Number of leading axes over which ``[begin, end)`` counts; at least 1."""
-        count = len(self.unit.extents)
-        while count > 1 and self.unit.extents[count - 1].number in self.constants:
-            count -= 1
-        return count
 
     def axis(
         self,
@@ -253,7 +255,7 @@ class Body:
         self,
         first: str,
         stop: str,
-        initial: Sequence[tuple[ir.DType, str]],
+        initial: Sequence[tuple[str, str]],
         body: Callable[..., list[str]],
         loop: str,
     ) -> list[str]:
@@ -268,17 +270,18 @@ class Body:
             # The index is below `stop` here, so it cannot wrap.
             return [function.value(f"add nsw i64 {index}, 1"), *following]
 
-        return self.repeat([(ir.i64, first), *initial], condition, step, loop)[1:]
+        return self.repeat([("i64", first), *initial], condition, step, loop)[1:]
 
     def repeat(
         self,
-        initial: Sequence[tuple[ir.DType, str]],
+        initial: Sequence[tuple[str, str]],
         condition: Callable[..., str],
         body: Callable[..., list[str]],
         loop: str,
     ) -> list[str]:
         """Run `body` while `condition` holds; both take the carried values, `body` gives the next.
 
+        `initial` has the LLVM type and the name of each value that is carried into the first round.
         Returns the names of the carried values at which the condition failed.
         """
         function = self.function
@@ -295,8 +298,8 @@ class Body:
         function.write(f"br label %{header}, !llvm.loop {loop}")
         # The values that come from the end of the body are known only now.
         function.lines[at:at] = [
-            f"  {name} = phi {type_of(dtype)} [ {value}, %{before} ], [ {after}, %{latch} ]"
-            for name, (dtype, value), after in zip(carried, initial, following, strict=True)
+            f"  {name} = phi {wanted} [ {value}, %{before} ], [ {after}, %{latch} ]"
+            for name, (wanted, value), after in zip(carried, initial, following, strict=True)
         ]
         function.start(done)
         return carried
@@ -318,7 +321,10 @@ class Body:
                 )
             case ir.Cast(result, operand):
                 self.names[result.number] = cast(
-                    self.function, operand.dtype, result.dtype, self.names[operand.number]
+                    self.function,
+                    ValueType(operand.dtype),
+                    ValueType(result.dtype),
+                    self.names[operand.number],
                 )
             case ir.Extent(result, array, axis):
                 self.names[result.number] = self.arrays[array].extents[axis]
@@ -348,6 +354,21 @@ class Body:
     def named(self, values: Sequence[ir.Value]) -> tuple[str, ...]:
         return tuple(self.names[value.number] for value in values)
 
+    def value_type(self, value: ir.Value) -> str:
+        """LLVM type of what `names` holds for a value."""
+        return type_of(value.dtype)
+
+    def passed(self, values: Sequence[ir.Value], receivers: Sequence[ir.Value]) -> tuple[str, ...]:
+        """Names of values that become those of other values, which a region or loop defines."""
+        return self.named(values)
+
+    def carried(
+        self, values: Sequence[ir.Value], receivers: Sequence[ir.Value]
+    ) -> list[tuple[str, str]]:
+        """Types and names of values that a loop carries into its first round."""
+        types = map(self.value_type, receivers)
+        return list(zip(types, self.passed(values, receivers), strict=True))
+
     def bind(self, values: Sequence[ir.Value], names: Sequence[str]) -> None:
         for value, name in zip(values, names, strict=True):
             self.names[value.number] = name
@@ -355,7 +376,7 @@ class Body:
     def compute(self, operation: str, dtype: ir.DType, operands: tuple[str, ...]) -> str:
         if operation in vector_math.ARITY:
             return mathematics.call(self.function, operation, dtype, operands, self.vectors.isa)
-        return SPELLINGS[operation](self.function, dtype, *operands)
+        return SPELLINGS[operation](self.function, ValueType(dtype), *operands)
 
     # Memory
 
@@ -369,7 +390,7 @@ class Body:
         self.allocations.append(f"  {pointer} = alloca [{size_bytes} x i8], align 16")
         filled = f"ptr align 16 {pointer}, i8 0, i64 {size_bytes}, i1 false"
         self.function.write(f"call void @llvm.memset.p0.i64({filled})")
-        self.arrays[array] = _Array(
+        self.arrays[array] = ArrayLayout(
             dtype,
             pointer,
             tuple(map(str, shape)),
@@ -385,18 +406,23 @@ class Body:
             for axis, index in enumerate(names):
                 self.check_index(axis, index, layout.extents[axis])
             self.sites += 1
+        return self.address(layout, names, is_in_range=True)
+
+    def address(self, layout: ArrayLayout, indices: Sequence[str], *, is_in_range: bool) -> str:
+        """Address of one element."""
         function = self.function
-        outer = len(names) - 1 if layout.has_dense_rows else len(names)
+        # Nothing wraps where the indices are in range; elsewhere the access is undefined.
+        nsw, inbounds = ("nsw ", "inbounds ") if is_in_range else ("", "")
+        outer = len(indices) - 1 if layout.has_dense_rows else len(indices)
         offset = "0"
-        for index, stride in zip(names[:outer], layout.strides[:outer], strict=True):
-            # Nothing wraps where the indices are in range; elsewhere the access is undefined.
-            term = function.value(f"mul nsw i64 {index}, {stride}")
-            offset = function.value(f"add nsw i64 {offset}, {term}")
-        pointer = function.value(f"getelementptr inbounds i8, ptr {layout.pointer}, i64 {offset}")
+        for index, stride in zip(indices[:outer], layout.strides[:outer], strict=True):
+            term = function.value(f"mul {nsw}i64 {index}, {stride}")
+            offset = function.value(f"add {nsw}i64 {offset}, {term}")
+        pointer = function.value(f"getelementptr {inbounds}i8, ptr {layout.pointer}, i64 {offset}")
         if not layout.has_dense_rows:
             return pointer
         wanted = storage_type_of(layout.dtype)
-        return function.value(f"getelementptr inbounds {wanted}, ptr {pointer}, i64 {names[-1]}")
+        return function.value(f"getelementptr {inbounds}{wanted}, ptr {pointer}, i64 {indices[-1]}")
 
     def check_index(self, axis: int, index: str, extent: str) -> None:
         function = self.function
@@ -412,7 +438,7 @@ class Body:
         function.write("ret i64 1")
         function.start(good)
 
-    def access(self, array: _Array) -> str:
+    def access(self, array: ArrayLayout) -> str:
         """What stands behind a load or store: it may be misaligned, it may be part of the loops."""
         if array.is_local or not self.access_groups:
             return ", align 1"
@@ -421,7 +447,7 @@ class Body:
             groups = self.function.module.metadata(f"!{{{', '.join(self.access_groups)}}}")
         return f", align 1, !llvm.access.group {groups}"
 
-    def read(self, array: _Array, pointer: str) -> str:
+    def read(self, array: ArrayLayout, pointer: str) -> str:
         wanted = storage_type_of(array.dtype)
         stored = self.function.value(f"load {wanted}, ptr {pointer}{self.access(array)}")
         return self.from_storage(array.dtype, stored)
@@ -436,7 +462,7 @@ class Body:
         layout, stored = self.arrays[array], self.names[value.number]
         pointer = self.element(array, indices)
         if combine is not None:
-            # One thread runs all positions, so reading and writing back is an atomic update.
+            # One thread runs this body, so reading and writing back is an atomic update.
             current = self.read(layout, pointer)
             stored = self.compute(combine, layout.dtype, (current, stored))
         if layout.dtype.is_bool:
@@ -461,12 +487,12 @@ class Body:
         for label, arm in zip(labels, arms, strict=True):
             function.start(label)
             self.statements(arm.body)
-            incoming.append((self.named(arm.yields), function.block))
+            incoming.append((self.passed(arm.yields, results), function.block))
             function.jump(join)
         function.start(join)
         for position, result in enumerate(results):
             choices = ", ".join(f"[ {names[position]}, %{block} ]" for names, block in incoming)
-            self.names[result.number] = function.value(f"phi {type_of(result.dtype)} {choices}")
+            self.names[result.number] = function.value(f"phi {self.value_type(result)} {choices}")
 
     def switch(
         self, results: Sequence[ir.Value], selector: ir.Value, arms: Sequence[ir.Region]
@@ -489,27 +515,30 @@ class Body:
 
         self.branch_to_arms(results, arms, branch)
 
-    def region(self, region: ir.Region, parameters: Sequence[str]) -> list[str]:
+    def region(
+        self, region: ir.Region, parameters: Sequence[str], receivers: Sequence[ir.Value]
+    ) -> list[str]:
+        """Write a region; returns the names of its yields, which become those of `receivers`."""
         self.bind(region.parameters, parameters)
         self.statements(region.body)
-        return list(self.named(region.yields))
+        return list(self.passed(region.yields, receivers))
 
     def while_loop(self, statement: ir.While) -> None:
-        initial = [(value.dtype, self.names[value.number]) for value in statement.initial]
+        condition = statement.condition
         last = self.repeat(
-            initial,
-            lambda *carried: self.region(statement.condition, carried)[0],
-            lambda *carried: self.region(statement.body, carried),
+            self.carried(statement.initial, statement.results),
+            lambda *carried: self.region(condition, carried, condition.yields)[0],
+            lambda *carried: self.region(statement.body, carried, statement.results),
             self.loop(str(statement.line or "")),
         )
         self.bind(statement.results, last)
 
     def for_loop(self, statement: ir.For) -> None:
         start, stop, step = self.named((statement.start, statement.stop, statement.step))
-        initial = [(value.dtype, self.names[value.number]) for value in statement.initial]
+        initial = self.carried(statement.initial, statement.results)
 
         def body(index: str, *carried: str) -> list[str]:
-            return self.region(statement.body, (index, *carried))
+            return self.region(statement.body, (index, *carried), statement.results)
 
         with self.independent(statement.body if statement.independent else None) as properties:
             loop = self.loop(str(statement.line or ""), properties)
@@ -524,14 +553,14 @@ class Body:
         start: str,
         stop: str,
         step: str,
-        initial: Sequence[tuple[ir.DType, str]],
+        initial: Sequence[tuple[str, str]],
         body: Callable[..., list[str]],
         loop: str,
     ) -> list[str]:
         """``for index in range(start, stop, step)`` for any step; 0 gives no rounds."""
         function = self.function
         # Counting rounds lets the index wrap after the last one.
-        rounds = self.rounds(start, stop, step)
+        rounds = self.rounds(ValueType(ir.i64), start, stop, step)
 
         def condition(left: str, index: str, *carried: str) -> str:
             return function.value(f"icmp ne i64 {left}, 0")
@@ -544,23 +573,24 @@ class Body:
                 *following,
             ]
 
-        counters = [(ir.i64, rounds), (ir.i64, start)]
+        counters = [("i64", rounds), ("i64", start)]
         return self.repeat([*counters, *initial], condition, advance, loop)[2:]
 
-    def rounds(self, start: str, stop: str, step: str) -> str:
+    def rounds(self, kind: ValueType, start: str, stop: str, step: str) -> str:
         """Length of ``range(start, stop, step)`` as an unsigned number."""
-        value = self.function.value
-        is_upward = value(f"icmp sgt i64 {step}, 0")
-        low = value(f"select i1 {is_upward}, i64 {start}, i64 {stop}")
-        high = value(f"select i1 {is_upward}, i64 {stop}, i64 {start}")
-        size = value(f"call i64 @llvm.abs.i64(i64 {step}, i1 false)")
-        is_some = value(f"icmp slt i64 {low}, {high}")
-        is_moving = value(f"icmp ne i64 {size}, 0")
-        runs = value(f"and i1 {is_some}, {is_moving}")
-        divisor = value(f"select i1 {is_moving}, i64 {size}, i64 1")
+        value, condition = self.function.value, kind.like(ir.bool_)
+        zero, one = kind.literal(0), kind.literal(1)
+        is_upward = value(f"icmp sgt {kind} {step}, {zero}")
+        low = value(f"select {condition} {is_upward}, {kind} {start}, {kind} {stop}")
+        high = value(f"select {condition} {is_upward}, {kind} {stop}, {kind} {start}")
+        size = value(f"call {kind} @llvm.abs.{kind.suffix}({kind} {step}, i1 false)")
+        is_some = value(f"icmp slt {kind} {low}, {high}")
+        is_moving = value(f"icmp ne {kind} {size}, {zero}")
+        runs = value(f"and {condition} {is_some}, {is_moving}")
+        divisor = value(f"select {condition} {is_moving}, {kind} {size}, {kind} {one}")
         # The distance may exceed the signed range, but not the unsigned one.
-        distance = value(f"sub i64 {high}, {low}")
-        before_last = value(f"sub i64 {distance}, 1")
-        whole = value(f"udiv i64 {before_last}, {divisor}")
-        count = value(f"add i64 {whole}, 1")
-        return value(f"select i1 {runs}, i64 {count}, i64 0")
+        distance = value(f"sub {kind} {high}, {low}")
+        before_last = value(f"sub {kind} {distance}, {one}")
+        whole = value(f"udiv {kind} {before_last}, {divisor}")
+        count = value(f"add {kind} {whole}, {one}")
+        return value(f"select {condition} {runs}, {kind} {count}, {kind} {zero}")

@@ -14,7 +14,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -30,8 +30,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(NamedTuple):
     """What LLVM says about this machine."""
 
     cpu: str
@@ -45,8 +44,7 @@ class Host:
         return frozenset(feature[1:] for feature in self.features if feature[0] == "+")
 
 
-@dataclass(frozen=True)
-class Compiled:
+class Compiled(NamedTuple):
     """Object code, and the text of the optimised module and its assembly where asked for."""
 
     code: bytes

@@ -10,6 +10,8 @@ index violation.
 
 The entry point looks at the strides and goes to one of two bodies: in ``.rows`` elements that are
 neighbours on the last axis of an array are neighbours in memory, ``.strided`` takes any strides.
+A unit with atomic updates has a third one, ``.sharing``, for anything but the whole range ``[0,
+2**63 - 1)``: whoever runs a part runs it beside other threads, and elements must be aligned then.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from collections.abc import Sequence
 
 from turnout.plugin import CompileError, Options, ir, statements
 
+from .accesses import has_atomic_updates
 from .body import SIGNATURE, Body, Vectors, load_slot, slots
+from .sharing import SharingBody
 from .text import FunctionText, ModuleText
 
 LOCAL_ARRAYS_LIMIT_BYTES = 256 * 1024
@@ -57,7 +61,15 @@ def emit(unit: ir.Unit, vectors: Vectors, options: Options) -> str:
             is_reported=name == bodies[0],
         )
         module.define(name, body.text())
-    module.define(entry, _entry(unit, entry, bodies))
+    # Debug code runs in one thread.
+    is_shared = bool(unit.extents) and has_atomic_updates(unit.body) and not options.debug
+    if is_shared:
+        name = f"{entry}.sharing"
+        sharing = SharingBody(
+            unit, module, vectors, options, name, has_dense_rows=False, is_reported=False
+        )
+        module.define(name, sharing.text())
+    module.define(entry, _entry(unit, entry, bodies, is_shared=is_shared))
     return str(module)
 
 
@@ -90,16 +102,28 @@ def _indexed_arrays(unit: ir.Unit) -> list[ir.ArrayParameter]:
 _ARGUMENTS = "(ptr %args, i64 %begin, i64 %end)"
 
 
-def _entry(unit: ir.Unit, entry: str, bodies: Sequence[str]) -> str:
+def _entry(unit: ir.Unit, entry: str, bodies: Sequence[str], *, is_shared: bool) -> str:
     function = FunctionText(ModuleText())
+    if is_shared:
+        is_begun = function.value("icmp sgt i64 %begin, 0")
+        is_cut = function.value(f"icmp slt i64 %end, {2**63 - 1}")
+        is_part = function.value(f"or i1 {is_begun}, {is_cut}")
+        function.branch(is_part, "sharing", "whole")
+        function.start("sharing")
+        _go_to(function, f"{entry}.sharing")
+        function.start("whole")
     if len(bodies) > 1:
         _branch_on_strides(function, unit)
     for name in bodies:
         if len(bodies) > 1:
             function.start(name.removeprefix(f"{entry}."))
-        status = function.value(f"call i64 @{name}{_ARGUMENTS}")
-        function.write(f"ret i64 {status}")
+        _go_to(function, name)
     return "\n".join([f"define i64 @{entry}{SIGNATURE} {{", "entry:", *function.lines, "}"])
+
+
+def _go_to(function: FunctionText, name: str) -> None:
+    status = function.value(f"call i64 @{name}{_ARGUMENTS}")
+    function.write(f"ret i64 {status}")
 
 
 def _branch_on_strides(function: FunctionText, unit: ir.Unit) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from turnout.plugin import IndexViolation, ir, statements
+from turnout.plugin import DirectCall, IndexViolation, ir, statements
 
+from . import threads
 from .compiler import Loaded
-
-_ALL = 2**63 - 1
-"""End of the range of positions; the native code stops at the extent of the axis."""
+from .pace import has_loops, pace
+from .space import elements_per_position
 
 _RELEASE_AFTER_NS = 30_000
 """Calls expected to take longer release the interpreter lock. Taking it back after a shorter one
@@ -41,43 +42,103 @@ class CpuLauncher:
 
     It holds no memory of a call, so threads may share it. The code stays loaded as long as the
     launcher lives, and a running call keeps the launcher alive.
-    """
 
-    direct: Callable[..., object] | None = None
+    Attributes
+    ----------
+    address : int
+        Where the code is.
+    holding_limit : int
+        Number of positions up to which a call keeps the interpreter lock.
+    threshold, slow_ns : c_int64
+        Up to which size one thread runs a launch, and what is too slow for that; see
+        `turnout_cpu.pace.Pace`. Whoever calls the code directly keeps to them.
+    """
 
     def __init__(self, loaded: Loaded, unit: ir.Unit) -> None:
         self._loaded = loaded
+        self.address = loaded.address
         self._pack = _packer(unit)
         self._holding = _holding(loaded.address)
         self._releasing = _releasing(loaded.address)
-        self._holding_limit = _holding_limit(unit)
+        self.holding_limit = _holding_limit(unit)
+        self._has_loops = has_loops(unit)
+        self._pace = pace(unit)
+        self.threshold, self.slow_ns = self._pace.threshold, self._pace.slow_ns
+        self._elements_per_position = elements_per_position(unit)
+        self._updated = _updated_places(unit)
 
     def __call__(self, args: tuple[Any, ...], size: int) -> None:
         if size == 0:
             return
-        native = self._holding if size <= self._holding_limit else self._releasing
-        native(self._pack(*args), 0, _ALL)
+        if size > self.threshold.value:
+            self._measured(args, size)
+            return
+        native = self._holding if size <= self.holding_limit else self._releasing
+        if not self._has_loops:
+            native(self._pack(*args), 0, threads.WHOLE)
+            return
+        slots = self._pack(*args)
+        started_ns = time.perf_counter_ns()
+        native(slots, 0, threads.WHOLE)
+        if time.perf_counter_ns() - started_ns > self.slow_ns.value:
+            self.threshold.value = size - 1
+
+    def _measured(self, args: tuple[Any, ...], size: int) -> None:
+        """Run a launch that may be worth several threads, or of which that is not known yet."""
+        count = self._pace.threads(size)
+        # Atomic instructions need aligned elements.
+        if count > 1 and not all(args[place].flags.aligned for place in self._updated):
+            count = 1
+        slots = self._pack(*args)
+        if count == 1:
+            native = self._holding if size <= self.holding_limit else self._releasing
+            started_ns = time.perf_counter_ns()
+            native(slots, 0, threads.WHOLE)
+        else:
+            pool, positions = threads.pool(), size // self._elements_per_position
+            started_ns = time.perf_counter_ns()
+            count = pool.run(self.address, slots, positions, count)
+        self._pace.learn(size, time.perf_counter_ns() - started_ns, count)
+
+    def direct(self, call: DirectCall) -> Callable[..., Any] | None:
+        """Make the native entry of a call."""
+        from . import native_entry
+
+        return native_entry.make_entry(call)
 
 
 class CheckingLauncher(CpuLauncher):
-    """Runs code that was compiled with ``Options.debug``."""
+    """Runs code that was compiled with ``Options.debug``.
+
+    In one thread, so that the violation it reports is always the first, and only from Python.
+    """
+
+    direct = None  # type: ignore[assignment]
 
     def __call__(self, args: tuple[Any, ...], size: int) -> None:
         if size == 0:
             return
         record = _Record()
         slots = self._pack(*args) + struct.pack("=Q", ctypes.addressof(record))
-        if self._releasing(slots, 0, _ALL):
+        if self._releasing(slots, 0, threads.WHOLE):
             raise IndexViolation(*record)
+
+
+def _updated_places(unit: ir.Unit) -> list[int]:
+    """Where the arrays with atomic updates stand among the parameters."""
+    updated = {
+        each.array
+        for each in statements(unit.body.body)
+        if isinstance(each, ir.Store) and each.combine is not None
+    }
+    return [n for n, parameter in enumerate(unit.parameters) if parameter.name in updated]
 
 
 def _holding_limit(unit: ir.Unit) -> int:
     """Number of positions up to which a call keeps the interpreter lock."""
-    body = list(statements(unit.body.body))
-    has_loops = any(isinstance(statement, ir.For | ir.While) for statement in body)
-    if has_loops:
-        # Nothing is known about the number of rounds.
+    if has_loops(unit):
         return 0
+    body = list(statements(unit.body.body))
     return int(_RELEASE_AFTER_NS / (_STATEMENT_NS * (len(body) + 1)))
 
 

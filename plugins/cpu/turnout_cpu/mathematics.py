@@ -4,7 +4,8 @@ A loop that LLVM vectorises computes most samples in vectors and the rest one by
 vector library for the former and libm for the latter would give a sample different bits depending
 on where it stands. So every function is called through one wrapper for single values, which uses
 the routine that `turnout_cpu.vector_math` names; the vectoriser may replace calls of the wrapper
-by that very routine, and by nothing else.
+by that very routine, and by nothing else. Code that is written in vectors from the start calls the
+same routine on all of its lanes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 from turnout.plugin import ir
 
 from . import vector_math
-from .text import FunctionText, ModuleText, type_of
+from .text import FunctionText, ModuleText, ValueType, type_of
 from .vector_math import VectorFunction
 
 _PURE = "nounwind willreturn memory(none)"
@@ -23,6 +24,8 @@ _WRAPPER = f"noinline {_PURE}"
 # `nobuiltin`: LLVM knows functions by name and would fold constant arguments or turn pow(x, 2.0)
 # into x * x, which gives other bits than the call at run time.
 _LIBM_CALL = f"nobuiltin {_PURE}"
+_HARMLESS = 0.5
+"""An ordinary argument of every function."""
 
 
 def call(
@@ -46,9 +49,89 @@ def call(
     return function.value(f"call {scalar} @{wrapper}({arguments}) {attributes}")
 
 
+def call_in_lanes(
+    function: FunctionText,
+    operation: str,
+    kind: ValueType,
+    operands: tuple[str, ...],
+    isa: vector_math.Isa | None,
+    mask: str | None,
+) -> str:
+    """Call a math function on vectors, for the lanes of `mask` or all; the rest is arbitrary."""
+    module, dtype, lanes = function.module, kind.dtype, kind.lanes
+    vector = routine(operation, dtype, isa)
+    if vector is None:
+        return _call_each_lane(function, operation, kind, operands, mask)
+    scalar = type_of(dtype)
+    name = vector.symbol
+    _declare(module, vector, scalar)
+    if lanes != vector.lanes:
+        name = f"turnout_{operation}_{dtype}_inline_{lanes}"
+        lines = _resized(scalar, vector, lanes)
+        _define(module, name, str(kind), vector.arity, lines, attributes=_PURE)
+    if mask is not None:
+        # Special cases are slow in the whole vector.
+        condition, harmless = kind.like(ir.bool_), kind.literal(_HARMLESS)
+        operands = tuple(
+            function.value(f"select {condition} {mask}, {kind} {operand}, {kind} {harmless}")
+            for operand in operands
+        )
+    arguments = ", ".join(f"{kind} {operand}" for operand in operands)
+    return function.value(f"call {kind} @{name}({arguments}) {_PURE}")
+
+
+def _call_each_lane(
+    function: FunctionText,
+    operation: str,
+    kind: ValueType,
+    operands: tuple[str, ...],
+    mask: str | None,
+) -> str:
+    """Call the wrapper for one value in every lane that counts, in a loop over them."""
+    dtype, lanes = kind.dtype, kind.lanes
+    wrapper, name = f"turnout_{operation}_{dtype}", f"turnout_{operation}_{dtype}_each_{lanes}"
+    scalar, bits = type_of(dtype), f"i{lanes}"
+    _define_libm_wrapper(function.module, wrapper, operation, dtype)
+    places = range(len(operands))
+    arguments = ", ".join(f"{scalar} %y{k}" for k in places)
+    condition = kind.like(ir.bool_)
+    text = [
+        f"define internal {kind} @{name}({_arguments(str(kind), 'x', len(operands))}, "
+        f"{condition} %mask) {_WRAPPER} {{",
+        "entry:",
+        f"  %all = bitcast {condition} %mask to {bits}",
+        "  br label %loop",
+        "loop:",
+        f"  %left = phi {bits} [ %all, %entry ], [ %left.next, %more ]",
+        f"  %result = phi {kind} [ zeroinitializer, %entry ], [ %result.next, %more ]",
+        f"  %is.done = icmp eq {bits} %left, 0",
+        "  br i1 %is.done, label %done, label %more",
+        "more:",
+        f"  %lane = call {bits} @llvm.cttz.{bits}({bits} %left, i1 true)",
+        *(f"  %y{k} = extractelement {kind} %x{k}, {bits} %lane" for k in places),
+        f"  %z = call {scalar} @{wrapper}({arguments}) {_PURE}",
+        f"  %result.next = insertelement {kind} %result, {scalar} %z, {bits} %lane",
+        f"  %others = sub {bits} %left, 1",
+        f"  %left.next = and {bits} %left, %others",
+        "  br label %loop",
+        "done:",
+        f"  ret {kind} %result",
+        "}",
+    ]
+    function.module.define(name, "\n".join(text))
+    given = ", ".join(f"{kind} {operand}" for operand in operands)
+    mask = mask or condition.literal(True)
+    return function.value(f"call {kind} @{name}({given}, {condition} {mask}) {_PURE}")
+
+
 def routine(operation: str, dtype: ir.DType, isa: vector_math.Isa | None) -> VectorFunction | None:
     """Find the vector routine of a math function, None where libm computes it."""
     return vector_math.vector_function(operation, _width(dtype), isa)
+
+
+def has_routine(operation: str, dtype: ir.DType, isa: vector_math.Isa | None) -> bool:
+    """Whether an operation is a math function with a vector routine."""
+    return operation in vector_math.ARITY and routine(operation, dtype, isa) is not None
 
 
 def _width(dtype: ir.DType) -> vector_math.Dtype:
@@ -69,7 +152,7 @@ def _define_vector_wrapper(
     """Define the wrapper and its vector forms; return the value of the variant attribute."""
     lanes, arity = vector.lanes, vector.arity
     wide = f"<{lanes} x {scalar}>"
-    module.define(vector.symbol, f"declare {wide} @{vector.symbol}({', '.join([wide] * arity)})")
+    _declare(module, vector, scalar)
     lines = []
     for k in range(arity):
         lines += [
@@ -85,12 +168,9 @@ def _define_vector_wrapper(
     # forms do not fit the call any more.
     module.keep(wrapper)
     # Loops that mix float32 and float64 run both at one number of lanes.
-    if scalar == "float":
-        other, lines = lanes // 2, _halved(scalar, vector)
-    else:
-        other, lines = lanes * 2, _doubled(scalar, vector)
+    other = lanes // 2 if scalar == "float" else lanes * 2
     resized = f"{wrapper}_{other}"
-    _define(module, resized, f"<{other} x {scalar}>", arity, lines)
+    _define(module, resized, f"<{other} x {scalar}>", arity, _resized(scalar, vector, other))
     module.keep(resized)
     variants = []
     for width, name in ((lanes, vector.symbol), (other, resized)):
@@ -113,7 +193,7 @@ def _define_masked(
     where no lane takes the branch, the routine does not run.
     """
     wide, mask = f"<{lanes} x {scalar}>", f"<{lanes} x i1>"
-    harmless = f"splat ({scalar} 0.5)"
+    harmless = f"splat ({scalar} {_HARMLESS})"
     lines = [
         f"%bits = bitcast {mask} %mask to i{lanes}",
         f"%is.idle = icmp eq i{lanes} %bits, 0",
@@ -127,44 +207,55 @@ def _define_masked(
     _define(module, name, wide, arity, lines, f", {mask} %mask")
 
 
-def _halved(scalar: str, vector: VectorFunction) -> list[str]:
-    """The routine on half its lanes: they are given twice, and half of the result is used."""
-    half = vector.lanes // 2
-    narrow, wide = f"<{half} x {scalar}>", f"<{vector.lanes} x {scalar}>"
-    twice = _mask([*range(half), *range(half)])
-    return [
-        *(
-            f"%v{k} = shufflevector {narrow} %x{k}, {narrow} poison, {twice}"
-            for k in range(vector.arity)
-        ),
-        f"%r = call {wide} @{vector.symbol}({_arguments(wide, 'v', vector.arity)}) {_PURE}",
-        f"%result = shufflevector {wide} %r, {wide} poison, {_mask(range(half))}",
-    ]
+def _declare(module: ModuleText, vector: VectorFunction, scalar: str) -> None:
+    wide = f"<{vector.lanes} x {scalar}>"
+    arguments = ", ".join([wide] * vector.arity)
+    module.define(vector.symbol, f"declare {wide} @{vector.symbol}({arguments})")
 
 
-def _doubled(scalar: str, vector: VectorFunction) -> list[str]:
-    """The routine on twice its lanes: it is called on each half."""
-    lanes = vector.lanes
-    narrow, wide = f"<{lanes} x {scalar}>", f"<{lanes * 2} x {scalar}>"
+def _resized(scalar: str, vector: VectorFunction, lanes: int) -> list[str]:
+    """The routine on fewer lanes, which are repeated, or on more of them, a part at a time."""
+    wide, given = f"<{vector.lanes} x {scalar}>", f"<{lanes} x {scalar}>"
+    lines, parts = [], []
+    for first in range(0, lanes, vector.lanes):
+        mask = _mask((first + lane) % lanes for lane in range(vector.lanes))
+        for k in range(vector.arity):
+            operands = f"{given} %x{k}, {given} poison"
+            lines.append(f"%part{first}.{k} = shufflevector {operands}, {mask}")
+        arguments = _arguments(wide, f"part{first}.", vector.arity)
+        lines.append(f"%r{first} = call {wide} @{vector.symbol}({arguments}) {_PURE}")
+        parts.append(f"%r{first}")
+    return [*lines, *_joined(scalar, parts, vector.lanes, lanes)]
+
+
+def _joined(scalar: str, parts: list[str], width: int, lanes: int) -> list[str]:
+    """Put parts of `width` lanes together, two at a time; the last one gives ``%result``."""
     lines = []
-    for half, first in (("low", 0), ("high", lanes)):
-        mask = _mask(range(first, first + lanes))
+    while width < lanes:
+        both, pairs = _mask(range(2 * width)), list(zip(parts[::2], parts[1::2], strict=True))
+        parts = [f"{low}.{2 * width}" for low, _ in pairs]
+        narrow = f"<{width} x {scalar}>"
         lines += [
-            f"%{half}{k} = shufflevector {wide} %x{k}, {wide} poison, {mask}"
-            for k in range(vector.arity)
+            f"{name} = shufflevector {narrow} {low}, {narrow} {high}, {both}"
+            for name, (low, high) in zip(parts, pairs, strict=True)
         ]
-        arguments = _arguments(narrow, half, vector.arity)
-        lines.append(f"%{half} = call {narrow} @{vector.symbol}({arguments}) {_PURE}")
-    both = _mask(range(lanes * 2))
-    return [*lines, f"%result = shufflevector {narrow} %low, {narrow} %high, {both}"]
+        width *= 2
+    wide, first = f"<{width} x {scalar}>", _mask(range(lanes))
+    return [*lines, f"%result = shufflevector {wide} {parts[0]}, {wide} poison, {first}"]
 
 
 def _define(
-    module: ModuleText, name: str, wanted: str, arity: int, lines: list[str], mask: str = ""
+    module: ModuleText,
+    name: str,
+    wanted: str,
+    arity: int,
+    lines: list[str],
+    mask: str = "",
+    attributes: str = _WRAPPER,
 ) -> None:
     """Define a function of `arity` arguments ``%x<k>`` whose lines compute ``%result``."""
     parameters = _arguments(wanted, "x", arity) + mask
-    header = f"define internal {wanted} @{name}({parameters}) {_WRAPPER} {{"
+    header = f"define internal {wanted} @{name}({parameters}) {attributes} {{"
     module.define(name, "\n  ".join([header, *lines, f"ret {wanted} %result"]) + "\n}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from dataclasses import dataclass
 
 from turnout.plugin import ir
 
@@ -31,6 +32,40 @@ def literal(dtype: ir.DType, value: int | float | bool) -> str:
         return str(value)
     rounded = ctypes.c_float(value).value if dtype.bits == 32 else float(value)
     return f"0x{struct.unpack('=Q', struct.pack('=d', rounded))[0]:016X}"
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """The LLVM type of a value: one element, or one element in each of several lanes."""
+
+    dtype: ir.DType
+    lanes: int = 1
+
+    def __str__(self) -> str:
+        return self._wide(type_of(self.dtype))
+
+    @property
+    def storage(self) -> str:
+        """The type in memory."""
+        return self._wide(storage_type_of(self.dtype))
+
+    @property
+    def suffix(self) -> str:
+        """How names of intrinsics spell the type."""
+        element = f"f{self.dtype.bits}" if self.dtype.is_float else type_of(self.dtype)
+        return element if self.lanes == 1 else f"v{self.lanes}{element}"
+
+    def like(self, dtype: ir.DType) -> ValueType:
+        """The type of another element, in as many lanes."""
+        return ValueType(dtype, self.lanes)
+
+    def literal(self, value: int | float | bool) -> str:
+        """A constant, the same in every lane."""
+        element = literal(self.dtype, value)
+        return element if self.lanes == 1 else f"splat ({type_of(self.dtype)} {element})"
+
+    def _wide(self, element: str) -> str:
+        return element if self.lanes == 1 else f"<{self.lanes} x {element}>"
 
 
 class ModuleText:

@@ -55,8 +55,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Dtype = Literal["f32", "f64"]
 Isa = Literal["b", "d", "e"]
@@ -83,8 +82,7 @@ ARITY = {
 """Number of arguments of each operation that a library computes."""
 
 
-@dataclass(frozen=True)
-class VectorFunction:
+class VectorFunction(NamedTuple):
     """A function of glibc's vector library.
 
     Attributes

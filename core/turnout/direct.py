@@ -1,0 +1,173 @@
+"""What the core tells a backend that can check and run a kernel call by itself.
+
+A `turnout.hooks.Launcher` may offer ``direct``, a factory. The core calls it once for each
+executable (a kernel for one device and one combination of argument types), with a `DirectCall`,
+and what it returns becomes the ``__call__`` of the kernel's own type, so that a repeated call
+passes no Python code of turnout.
+
+Such a callable takes the user's own arguments. It runs the call only if everything is as the
+`DirectCall` says; in any other case, errors included, it hands the untouched arguments to
+``fallback``, which decides exactly and words every error. So it may refuse whatever is rare.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextvars import ContextVar
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any
+
+from . import ir
+from .records import record
+
+if TYPE_CHECKING:
+    from .hooks import Binary, Launcher, Target
+
+NO_DEFAULT: Any = Parameter.empty
+"""The default of a parameter that must be given."""
+
+
+@record
+class DirectParameter:
+    """One parameter of a kernel, and what a call must give for it.
+
+    Attributes
+    ----------
+    name : str
+        Its name, which is also its keyword.
+    takes_position, takes_keyword : bool
+        How it may be given.
+    default : object
+        Its default, or `NO_DEFAULT`.
+    python_type : type
+        The exact type of the argument: ``numpy.ndarray``, a Python or a NumPy scalar type.
+    dtype : DType
+        Type of the elements, which must be in this machine's byte order; of a scalar the type that
+        it is converted to, if it is in range.
+    rank : int
+        Axes of the array; 0 for a scalar.
+    width : int
+        Length that axis 0 must have; 0 where any is right.
+    counts_samples : bool
+        Whether its last axis is one of those that must agree and give the number of samples.
+    is_written : bool
+        Whether it must be writable, and its elements must not share memory.
+    """
+
+    name: str
+    takes_position: bool
+    takes_keyword: bool
+    default: Any
+    python_type: type
+    dtype: ir.DType
+    rank: int
+    width: int
+    counts_samples: bool
+    is_written: bool
+
+
+@record
+class DirectResult:
+    """An array that the call returns; C-contiguous.
+
+    Attributes
+    ----------
+    dtype : DType
+        Type of the elements.
+    width : int
+        Its shape is ``(width, samples)``, or ``(samples,)`` where this is 0.
+    allocate : callable
+        Makes the array; takes the number of samples.
+    """
+
+    dtype: ir.DType
+    width: int
+    allocate: Callable[[int], Any]
+
+
+@record
+class DirectRun:
+    """One launch of the call.
+
+    Attributes
+    ----------
+    unit : Unit
+    launcher : Launcher
+    places : tuple of int
+        Where the arguments of the unit stand in the list of the parameters, then the number of
+        samples, then the results, then the scratch arrays.
+    """
+
+    unit: ir.Unit
+    launcher: Launcher
+    places: tuple[int, ...]
+
+
+class DeviceChoice:
+    """Which device calls run on that name none and have no device arrays.
+
+    It is ``used.get()``, or the process default where that is None. The call may run if that
+    is `context`.
+
+    Attributes
+    ----------
+    used : ContextVar
+        The device context of the ``with turnout.use(...)`` block in force, or None.
+    default : c_size_t
+        ``id()`` of the device context that is the default of the process, 0 while it is undecided.
+        It changes at any time, so it is to be read at its address at every call.
+    context : object
+        The device context that the call is made for.
+    """
+
+    def __init__(self, used: ContextVar[Any], default: ctypes.c_size_t, context: object) -> None:
+        self.used, self.default, self.context = used, default, context
+
+
+@record
+class DirectCall:
+    """Everything about the calls of one executable.
+
+    Attributes
+    ----------
+    name : str
+        Name of the kernel.
+    parameters : tuple of DirectParameter
+        In order.
+    overlaps : tuple of (int, int, bool)
+        Pairs of parameters whose memory must not overlap; true where they may be exactly the same
+        elements, at the same indices.
+    reaches : tuple of Reach
+        Indices that every call uses; the arrays must be long enough for them.
+    results : tuple of DirectResult
+        Arrays to return.
+    returns_tuple : bool
+        Whether the results are returned as a tuple, or the only one as it is.
+    scratch : tuple of Scratch
+        Memory that lives for one call, filled with zeros.
+    runs : tuple of DirectRun
+        The launches, in order.
+    target : Target
+        What code is compiled for.
+    device : DeviceChoice
+        Whether the device in force is the one of this call.
+    fallback : callable
+        Takes any call, with the arguments as they were given.
+    cached : callable
+        ``cached(text, make)`` gives what ``make()`` returned for this text at some time on a
+        machine like this one; `text` decides every byte of it.
+    """
+
+    name: str
+    parameters: tuple[DirectParameter, ...]
+    overlaps: tuple[tuple[int, int, bool], ...]
+    reaches: tuple[ir.Reach, ...]
+    results: tuple[DirectResult, ...]
+    returns_tuple: bool
+    scratch: tuple[ir.Scratch, ...]
+    runs: tuple[DirectRun, ...]
+    target: Target
+    device: DeviceChoice
+    fallback: Callable[..., Any]
+    cached: Callable[[str, Callable[[], Binary]], Binary]

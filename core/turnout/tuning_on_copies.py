@@ -1,0 +1,126 @@
+"""Measuring now, on copies of a call's arguments, instead of in the calls that a program makes.
+
+A sample is the mean of several runs, each on a copy of its own, so that it is longer than what a
+timer can resolve, and so that implementations which work in place always see the caller's data.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from .copies import WorkingCopies, is_array, walk
+from .errors import CallError
+from .geometry import leaves
+from .trials import C
+from .tuning import Case, Hooks, Timer, Tuner
+
+_SAMPLE_NS = 50_000
+_MOST_RUNS = 64
+_COPIES_BYTES = 1 << 26
+
+
+def timer_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Timer:
+    """Return the timer of the device that a call runs on; it is found when something is timed."""
+
+    def timer(work: Callable[[], None]) -> int:
+        from .backends import timer_for
+
+        return timer_for(leaves([*arguments, *keywords.values()]))(work)
+
+    return timer
+
+
+def tune_on_copies(
+    tuner: Tuner[C],
+    case: Case[C],
+    bound: inspect.BoundArguments,
+    timer: Timer,
+    hooks: Hooks[C],
+    label: str,
+) -> None:
+    """Make all trials of an evaluation now and decide.
+
+    Parameters
+    ----------
+    tuner : Tuner
+    case : Case
+    bound : inspect.BoundArguments
+        All arguments of the call, defaults applied.
+    timer : Timer
+    hooks : Hooks
+    label : str
+        Names the operation in the progress bar.
+
+    Raises
+    ------
+    CallError
+        When an argument cannot be copied.
+    """
+    copies = [_copies(bound)]
+    most_runs = _most_runs(bound)
+    elapsed_ns: dict[C, int] = {}
+
+    def sample(candidate: C) -> int:
+        last_ns = elapsed_ns.get(candidate, _SAMPLE_NS)
+        runs = max(1, min(most_runs, _SAMPLE_NS // max(last_ns, 1)))
+        while len(copies) < runs:
+            copies.append(_copies(bound))
+        calls = [each.fresh() for each in copies[:runs]]
+
+        def work() -> None:
+            for call in calls:
+                candidate.function(*call.args, **call.kwargs)
+
+        elapsed_ns[candidate] = round(timer(work) / runs)
+        return elapsed_ns[candidate]
+
+    with _progress(label) as show:
+        tuner.tune(case, sample, hooks, progress=lambda candidate: show(candidate.name))
+
+
+def _copies(bound: inspect.BoundArguments) -> WorkingCopies:
+    copies = WorkingCopies(bound, list(bound.arguments))
+    if copies.problem is not None:
+        raise CallError(
+            f"tune runs on copies of the arguments, but {copies.problem}; "
+            "let the operation measure in the calls that your program makes"
+        )
+    return copies
+
+
+def _most_runs(bound: inspect.BoundArguments) -> int:
+    arrays = [
+        each
+        for name, value in bound.arguments.items()
+        for _, each in walk(value, name)
+        if is_array(each)
+    ]
+    total_bytes = sum(getattr(array, "nbytes", 0) for array in arrays)
+    return max(1, min(_MOST_RUNS, _COPIES_BYTES // max(total_bytes, 1)))
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[Callable[[str], None]]:
+    """Show what was tried, on a terminal; gives the function that is told of each trial."""
+    if not sys.stderr.isatty():
+        yield lambda name: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task: Any = progress.add_task(label, total=None)
+        count = 0
+
+        def show(name: str) -> None:
+            nonlocal count
+            count += 1
+            progress.update(task, description=Text(f"{label}: trial {count}, {name}").plain)
+
+        yield show

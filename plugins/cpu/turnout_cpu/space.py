@@ -1,0 +1,32 @@
+"""The iteration space of a unit as ranges of positions count it.
+
+Positions are counted in the order of nested loops. The axes at the end whose extents are constants
+are run whole and count as one position, because LLVM unrolls such loops.
+"""
+
+from __future__ import annotations
+
+from turnout.plugin import ir
+
+
+def split_axes(unit: ir.Unit) -> int:
+    """Number of leading axes over which ranges count; at least 1 where there is an axis."""
+    constants = _constants(unit)
+    count = len(unit.extents)
+    while count > 1 and unit.extents[count - 1].number in constants:
+        count -= 1
+    return count
+
+
+def elements_per_position(unit: ir.Unit) -> int:
+    """How many points of the iteration space count as one position."""
+    constants = _constants(unit)
+    product = 1
+    for extent in unit.extents[split_axes(unit) :]:
+        product *= max(0, int(constants[extent.number]))
+    return product
+
+
+def _constants(unit: ir.Unit) -> dict[int, int | float | bool]:
+    constants = (each for each in unit.prologue if isinstance(each, ir.Constant))
+    return {each.result.number: each.value for each in constants}
