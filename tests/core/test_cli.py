@@ -162,7 +162,7 @@ def process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
 
 
 def test_the_commands() -> None:
-    assert sorted(main.commands) == ["check", "demo", "doctor", "report", "show", "tune"]
+    assert sorted(main.commands) == ["check", "demo", "doctor", "show"]
     help_page = output("--help")
     for command in main.commands:
         assert f"  {command} " in help_page
