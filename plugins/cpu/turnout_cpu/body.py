@@ -201,21 +201,32 @@ class Body:
         if is_innermost:
             self.innermost(first, stop, properties)
             return
+        final = begin_in_first = end_in_last = ""
+        if step:
+            final = value(f"sub i64 {stop}, 1")
+            begin_in_first = self.distance(begin, first, step)
+            end_in_last = self.distance(end, final, step)
 
         def body(position: str) -> list[str]:
             self.names[self.unit.body.parameters[axis].number] = position
             if step:
-                before = value(f"mul i64 {position}, {step}")
-                inner_begin = value(f"sub i64 {begin}, {before}")
-                inner_begin = value(f"call i64 @llvm.smax.i64(i64 {inner_begin}, i64 0)")
-                inner_end = value(f"sub i64 {end}, {before}")
-                inner_end = value(f"call i64 @llvm.smin.i64(i64 {inner_end}, i64 {step})")
+                is_first = value(f"icmp eq i64 {position}, {first}")
+                inner_begin = value(f"select i1 {is_first}, i64 {begin_in_first}, i64 0")
+                is_final = value(f"icmp eq i64 {position}, {final}")
+                inner_end = value(f"select i1 {is_final}, i64 {end_in_last}, i64 {step}")
             else:
                 inner_begin = inner_end = ""
             self.axis(axis + 1, inner_begin, inner_end, lengths, steps, properties)
             return []
 
         self.upward_loop(first, stop, [], body, self.loop("", properties))
+
+    def distance(self, position: str, outer: str, step: str) -> str:
+        """How far a position is from the beginning of an outer axis' round; at least 0."""
+        value = self.function.value
+        before = value(f"mul i64 {outer}, {step}")
+        # The mask tells LLVM so. A maximum would do too, but LLVM computes it in the inner loop.
+        return value(f"and i64 {value(f'sub i64 {position}, {before}')}, {2**63 - 1}")
 
     def innermost(self, first: str, stop: str, properties: Sequence[str]) -> None:
         """The loop over the last axis of the iteration space, from `first` to `stop`."""

@@ -24,6 +24,8 @@ from .accesses import has_atomic_updates
 from .body import SIGNATURE, Body, Vectors, load_slot, slots
 from .sharing import SharingBody
 from .text import FunctionText, ModuleText
+from .vector_body import VectorBody
+from .vector_choice import explicit_lanes
 
 LOCAL_ARRAYS_LIMIT_BYTES = 256 * 1024
 """Local arrays live on the stack, of which a thread may have as little as 512 KiB."""
@@ -50,6 +52,11 @@ def emit(unit: ir.Unit, vectors: Vectors, options: Options) -> str:
     if _indexed_arrays(unit) and options.level > 0 and not options.debug:
         bodies.insert(0, f"{entry}.rows")
     for name in bodies:
+        lanes = explicit_lanes(unit, vectors, options)
+        if lanes and name.endswith(".rows"):
+            text = VectorBody(unit, module, vectors, options, name, lanes).text()
+            module.define(name, text)
+            continue
         body = Body(
             unit,
             module,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import time
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -78,9 +78,9 @@ class CpuLauncher:
             native(self._pack(*args), 0, threads.WHOLE)
             return
         slots = self._pack(*args)
-        started_ns = time.perf_counter_ns()
+        started_ns = perf_counter_ns()
         native(slots, 0, threads.WHOLE)
-        if time.perf_counter_ns() - started_ns > self.slow_ns.value:
+        if perf_counter_ns() - started_ns > self.slow_ns.value:
             self.threshold.value = size - 1
 
     def _measured(self, args: tuple[Any, ...], size: int) -> None:
@@ -92,13 +92,13 @@ class CpuLauncher:
         slots = self._pack(*args)
         if count == 1:
             native = self._holding if size <= self.holding_limit else self._releasing
-            started_ns = time.perf_counter_ns()
+            started_ns = perf_counter_ns()
             native(slots, 0, threads.WHOLE)
         else:
             pool, positions = threads.pool(), size // self._elements_per_position
-            started_ns = time.perf_counter_ns()
+            started_ns = perf_counter_ns()
             count = pool.run(self.address, slots, positions, count)
-        self._pace.learn(size, time.perf_counter_ns() - started_ns, count)
+        self._pace.learn(size, perf_counter_ns() - started_ns, count)
 
     def direct(self, call: DirectCall) -> Callable[..., Any] | None:
         """Make the native entry of a call."""

@@ -15,11 +15,13 @@ from turnout.plugin import Options, ir, statements
 from . import mathematics, vector_math
 from .accesses import has_atomic_updates
 from .body import LOOP_TAG, SPACE_TAG, Vectors
+from .vector_body import LANES_TAG
 
 _Loop = ir.For | ir.While
 
 _METADATA = re.compile(r"^(!\d+) = (?:distinct )?!\{(.*)\}$", re.MULTILINE)
 _TAG = re.compile(rf'^!"{LOOP_TAG}", !"(.*)"$')
+_OWN_LANES = re.compile(rf'^!"{LANES_TAG}", !"(\d+)"$')
 _LATCH = re.compile(r"^  br .*!llvm\.loop (!\d+)")
 _LABEL = re.compile(r"^([-\w.$]+):")
 _TARGET = re.compile(r"label %([-\w.$]+)")
@@ -45,15 +47,18 @@ def loop_reports(
     Returns
     -------
     dict of str to str
-        ``"vectorised, 8 lanes"``, ``"unrolled completely or removed"`` or ``"scalar: <reason>"``.
+        ``"vectorised, 8 lanes"``, ``"vectorised, 8 lanes (explicit vectors)"``, ``"unrolled
+        completely or removed"`` or ``"scalar: <reason>"``.
     """
-    lanes = _lanes_by_tag(optimised)
+    lanes, explicit = _lanes_by_tag(optimised)
     reports: dict[str, str] = {}
     for tag, loop in _tagged_loops(unit):
         if tag not in lanes:
             words = "unrolled completely or removed"
         elif lanes[tag] > 1:
             words = f"vectorised, {lanes[tag]} lanes"
+            if tag in explicit:
+                words += " (explicit vectors)"
         else:
             words = f"scalar: {_reason(unit, loop, lanes, vectors, options)}"
         # Two loops may stand on one line; the better news wins, as it is that of the tag.
@@ -69,10 +74,11 @@ def _tagged_loops(unit: ir.Unit) -> Iterator[tuple[str, _Loop | None]]:
             yield str(statement.line), statement
 
 
-def _lanes_by_tag(optimised: str) -> dict[str, int]:
-    """Most lanes among the loops that carry each tag; 1 for scalar loops."""
+def _lanes_by_tag(optimised: str) -> tuple[dict[str, int], set[str]]:
+    """Most lanes among the loops that carry each tag, 1 for scalar loops; those of our own."""
     metadata = dict(_METADATA.findall(optimised))
     found: dict[str, int] = {}
+    explicit: set[str] = set()
     lines = optimised.splitlines()
     labels: dict[str, int] = {}
     for number, line in enumerate(lines):
@@ -87,10 +93,13 @@ def _lanes_by_tag(optimised: str) -> dict[str, int]:
             if not above:
                 continue  # a copy in an unrolled loop keeps the metadata and only leads forward
             header = min(above)
-            lanes = _lanes(lines[header:number]) if is_vectorised else 1
+            own = [int(match[1]) for match in map(_OWN_LANES.match, entries) if match]
+            lanes = own[0] if own else _lanes(lines[header:number]) if is_vectorised else 1
             for tag in filter(None, map(_TAG.match, entries)):
                 found[tag[1]] = max(found.get(tag[1], 1), lanes)
-    return found
+                if own:
+                    explicit.add(tag[1])
+    return found, explicit
 
 
 def _lanes(body: list[str]) -> int:

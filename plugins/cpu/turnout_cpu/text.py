@@ -42,12 +42,8 @@ class ValueType:
     lanes: int = 1
 
     def __str__(self) -> str:
-        return self._wide(type_of(self.dtype))
-
-    @property
-    def storage(self) -> str:
-        """The type in memory."""
-        return self._wide(storage_type_of(self.dtype))
+        element = type_of(self.dtype)
+        return element if self.lanes == 1 else f"<{self.lanes} x {element}>"
 
     @property
     def suffix(self) -> str:
@@ -63,9 +59,6 @@ class ValueType:
         """A constant, the same in every lane."""
         element = literal(self.dtype, value)
         return element if self.lanes == 1 else f"splat ({type_of(self.dtype)} {element})"
-
-    def _wide(self, element: str) -> str:
-        return element if self.lanes == 1 else f"<{self.lanes} x {element}>"
 
 
 class ModuleText:
