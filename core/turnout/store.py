@@ -19,7 +19,6 @@ from __future__ import annotations
 import functools
 import operator
 import os
-import random
 import stat
 import threading
 import time
@@ -33,7 +32,7 @@ from .errors import ConfigurationError
 from .records import record
 
 if TYPE_CHECKING:
-    from sqlite3 import Connection, OperationalError
+    from sqlite3 import Connection
 
 T = TypeVar("T")
 
@@ -44,7 +43,6 @@ MAXIMUM_CASES = 10_000
 """Keys that are kept; over the bound, a tenth of them goes, those written longest ago first."""
 
 _LOCK_TIMEOUT_S = 5.0
-_LONGEST_PAUSE_S = 0.004
 _SMALLEST_PAGE_BYTES = 512
 
 _SCHEMA = (
@@ -395,7 +393,7 @@ class TuningStore:
             _check_folder(self.path)
             if not _is_there(self.path):
                 return []
-            with closing(self._connect(self.path)) as connection:
+            with self._connected(self.path) as connection:
                 connection.execute("BEGIN")
                 return query(connection) if _has_tables(connection, self.path) else []
 
@@ -408,8 +406,8 @@ class TuningStore:
             _check_folder(self.path)  # somebody else may just have made it
             if not _is_there(self.path):
                 _create(self.path)
-            with closing(self._connect(self.path)) as connection:
-                self._begin(connection)
+            with self._connected(self.path) as connection:
+                connection.execute("BEGIN IMMEDIATE")
                 if not _has_tables(connection, self.path):
                     for statement in _SCHEMA:
                         connection.execute(statement)
@@ -417,36 +415,19 @@ class TuningStore:
                 connection.execute("COMMIT")
                 return result
 
-    def _begin(self, connection: Connection) -> None:
-        """Begin to write as soon as no other process does.
-
-        SQLite itself would try again after 0.1 s, and lose to processes that write in rapid
-        succession.
-        """
-        import sqlite3
-
-        connection.execute("PRAGMA busy_timeout = 0")
-        give_up_at = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                break
-            except sqlite3.OperationalError as error:
-                if not _is_busy(error) or time.monotonic() >= give_up_at:
-                    raise
-            time.sleep(random.uniform(0, _LONGEST_PAUSE_S))
-        connection.execute(f"PRAGMA busy_timeout = {int(self._timeout_s * 1000)}")
-
-    def _connect(self, path: Path) -> Connection:
+    @contextmanager
+    def _connected(self, path: Path) -> Iterator[Connection]:
         import sqlite3  # not before a store is used
 
         # Mode "rw" makes no file; where the system forbids writing, SQLite opens it for reading.
-        return sqlite3.connect(
-            f"{path.as_uri()}?mode={'rw' if self.is_writable else 'ro'}",
-            uri=True,
-            timeout=self._timeout_s,
-            isolation_level=None,  # transactions begin and end where they are written
-        )
+        address = f"{path.as_uri()}?mode={'rw' if self.is_writable else 'ro'}"
+        # Without isolation level, transactions begin and end where they are written.
+        opened = sqlite3.connect(address, timeout=self._timeout_s, isolation_level=None, uri=True)
+        with closing(opened) as connection:
+            # A call does not wait for the disk. A process that is killed loses nothing by that; if
+            # the power fails the file may be damaged, which costs what can be measured again.
+            connection.execute("PRAGMA synchronous = OFF")
+            yield connection
 
 
 class _UnusableError(Exception):
@@ -463,7 +444,8 @@ def _reported(store: TuningStore) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if _is_busy(error):
+        # The code of an error is its low byte; the others say more about it.
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
             store._timeout_s = 0.0  # calls wait once for whoever keeps the file locked
         raise _UnusableError(str(error)) from error
     except (sqlite3.Error, _DamagedError) as error:
@@ -476,14 +458,6 @@ def _reported(store: TuningStore) -> Iterator[None]:
 
 class _DamagedError(Exception):
     """The file holds what turnout did not write."""
-
-
-def _is_busy(error: OperationalError) -> bool:
-    from sqlite3 import SQLITE_BUSY
-
-    # The code of an error is its low byte; the others say more about it. Errors of the module
-    # itself have none.
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF == SQLITE_BUSY
 
 
 def _check_folder(path: Path) -> None:

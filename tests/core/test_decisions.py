@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnout import cache as cache_module
@@ -82,6 +82,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 numbers = st.integers(0, 2**63 - 1)
 
 
+@settings(deadline=None)
 @given(
     key=st.builds(MeasurementKey, texts, texts, texts, texts, texts),
     name=texts,

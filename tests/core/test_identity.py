@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turnout as tn
@@ -98,6 +98,7 @@ plain = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(plain.map(lambda value: (value,)), plain.map(lambda value: (value,)))
 def test_different_values_have_different_texts(left: object, right: object) -> None:
     are_equal = repr(left) == repr(right)  # unlike ==, tells 1 from True
