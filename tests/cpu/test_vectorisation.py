@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from unit_builder import UnitBuilder, drag
 
 import turnout_cpu
 from turnout.plugin import Options, Target, ir
+from turnout_cpu import emit
 from turnout_cpu.accesses import may_declare_parallel
 
 
@@ -63,14 +65,14 @@ def test_branches_with_math_calls_are_vectorised(metadata, vector_math, form, dt
     assert report.startswith("vectorised")
 
 
-def test_calls_in_a_branch_run_under_a_mask(metadata, device, vector_math):
+def test_calls_in_a_branch_run_under_a_mask(metadata, device, vector_math, monkeypatch):
     """Lanes that do not take the branch are no special cases, and idle vectors do not call."""
+    monkeypatch.setattr(emit, "explicit_lanes", lambda *_: None)
     switch, predicated = (metadata(drag(ir.f64, form)) for form in ("switch", "predicated"))
     masked = f"@turnout_exp_f64_masked_{device.target.lanes}(<{device.target.lanes} x double> %"
     calls = [found["text:optimised-llvm-ir"].count(masked) for found in (switch, predicated)]
-    # Its definition, and the call in the body for any strides; dense rows run in explicit vectors,
-    # which skip a branch by themselves.
-    assert calls == [2, 1]
+    # Its definition, and the calls in the body for dense rows and in that for any strides.
+    assert calls == [3, 1]
 
 
 def test_mixed_widths_use_vector_routines(metadata, vector_math):
@@ -86,6 +88,21 @@ def test_mixed_widths_use_vector_routines(metadata, vector_math):
     assert found["loop:space"].startswith("vectorised")
     vector_body = found["text:optimised-llvm-ir"].split("vector.body")[1].split("br i1")[0]
     assert "call fastcc double @turnout_exp" not in vector_body
+
+
+@pytest.mark.parametrize("is_explicit", [True, False])
+def test_vectors_that_wait_for_a_call_do_so_in_one_line_of_the_cache(
+    metadata, device, vector_math, monkeypatch, is_explicit
+):
+    """The stack of a thread begins anywhere; the code aligns it for its vectors."""
+    if device.target.lanes < 8:
+        pytest.skip("about vectors of 512 bits")
+    if not is_explicit:
+        monkeypatch.setattr(emit, "explicit_lanes", lambda *_: None)
+    assembly = metadata(drag(ir.f64))["text:assembly"]
+    stored = re.findall(r"(vmov\w+)\s+%zmm\d+, -?\d*\(%rsp\)", assembly)
+    assert stored
+    assert not [each for each in stored if each.startswith("vmovu")]
 
 
 def test_wrappers_keep_an_argument_that_is_always_the_same(metadata, vector_math):
@@ -214,8 +231,8 @@ def test_inner_loop_of_constant_length_is_unrolled(metadata, device):
     assert found["loop:space"] == f"vectorised, {device.target.lanes} lanes"
 
 
-def test_local_arrays_in_memory_keep_positions_apart(load, metadata):
-    """LLVM would keep one array in memory for all lanes; in explicit vectors each has its own."""
+def test_local_arrays_in_memory_keep_positions_apart(load, metadata, device, monkeypatch):
+    """A local array that stays in memory: LLVM has one for all positions, so no lanes then."""
     b = UnitBuilder("scatter")
     b.array("x", ir.i64)
     b.array("out", ir.i64, written=True)
@@ -225,11 +242,18 @@ def test_local_arrays_in_memory_keep_positions_apart(load, metadata):
     b.store("seen", i, x)
     b.store("out", b.load("seen", ir.i64, b.compute("bit_xor", x, 1)), i)
     unit = b.unit()
-    x = np.random.default_rng(0).integers(0, 8, 1000)
-    out = np.ones(1000, np.int64)
-    load(unit)((x, out), 1000)
-    assert (out == 0).all()
-    assert "explicit vectors" in metadata(unit)["loop:space"]
+    lanes = 2 * device.target.lanes
+    for is_explicit, report in (
+        (True, f"vectorised, {lanes} lanes (explicit vectors)"),
+        (False, "scalar: LLVM found no safe or profitable way"),
+    ):
+        if not is_explicit:
+            monkeypatch.setattr(emit, "explicit_lanes", lambda *_: None)
+        x = np.random.default_rng(0).integers(0, 8, 1000)
+        out = np.ones(1000, np.int64)
+        load(unit)((x, out), 1000)
+        assert (out == 0).all()
+        assert metadata(unit)["loop:space"] == report
 
 
 def test_which_loops_are_declared_parallel():

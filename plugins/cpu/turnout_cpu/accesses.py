@@ -11,6 +11,7 @@ is not declared parallel; LLVM then vectorises it with run-time checks of its ow
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -44,6 +45,12 @@ def has_atomic_updates(body: ir.Region) -> bool:
         isinstance(statement, ir.Store) and statement.combine is not None
         for statement in statements(body.body)
     )
+
+
+def local_bytes(body: ir.Region) -> int:
+    """How much memory the local arrays of one position take."""
+    arrays = (each for each in statements(body.body) if isinstance(each, ir.LocalArray))
+    return sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays)
 
 
 def has_guarded_bytes(body: ir.Region) -> bool:

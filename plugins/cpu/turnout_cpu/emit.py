@@ -10,6 +10,7 @@ index violation.
 
 The entry point looks at the strides and goes to one of two bodies: in ``.rows`` elements that are
 neighbours on the last axis of an array are neighbours in memory, ``.strided`` takes any strides.
+Where `turnout_cpu.vector_choice` says so, the first is in explicit vectors.
 A unit with atomic updates has a third one, ``.sharing``, for anything but the whole range ``[0,
 2**63 - 1)``: whoever runs a part runs it beside other threads, and elements must be aligned then.
 """
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 
 from turnout.plugin import CompileError, Options, ir, statements
 
-from .accesses import has_atomic_updates
+from .accesses import has_atomic_updates, local_bytes
 from .body import SIGNATURE, Body, Vectors, load_slot, slots
 from .sharing import SharingBody
 from .text import FunctionText, ModuleText
@@ -51,24 +52,24 @@ def emit(unit: ir.Unit, vectors: Vectors, options: Options) -> str:
     bodies = [f"{entry}.strided"]
     if _indexed_arrays(unit) and options.level > 0 and not options.debug:
         bodies.insert(0, f"{entry}.rows")
+    lanes = explicit_lanes(unit, vectors, options)
     for name in bodies:
-        lanes = explicit_lanes(unit, vectors, options)
-        if lanes and name.endswith(".rows"):
-            text = VectorBody(unit, module, vectors, options, name, lanes).text()
-            module.define(name, text)
-            continue
-        body = Body(
-            unit,
-            module,
-            vectors,
-            options,
-            name,
-            has_dense_rows=name.endswith(".rows"),
-            # The loops of one body are reported: of the one that ordinary arrays take.
-            is_reported=name == bodies[0],
-        )
+        has_dense_rows = name.endswith(".rows")
+        body: Body
+        if lanes and has_dense_rows:
+            body = VectorBody(unit, module, vectors, options, name, lanes)
+        else:
+            body = Body(
+                unit,
+                module,
+                vectors,
+                options,
+                name,
+                has_dense_rows=has_dense_rows,
+                # The loops of one body are reported: of the one that ordinary arrays take.
+                is_reported=name == bodies[0],
+            )
         module.define(name, body.text())
-    # Debug code runs in one thread.
     is_shared = bool(unit.extents) and has_atomic_updates(unit.body) and not options.debug
     if is_shared:
         name = f"{entry}.sharing"
@@ -81,13 +82,7 @@ def emit(unit: ir.Unit, vectors: Vectors, options: Options) -> str:
 
 
 def _check_local_arrays(unit: ir.Unit) -> None:
-    total = 0
-    for statement in statements(unit.body.body):
-        if isinstance(statement, ir.LocalArray):
-            elements = 1
-            for extent in statement.shape:
-                elements *= extent
-            total += elements * statement.dtype.itemsize
+    total = local_bytes(unit.body)
     if total > LOCAL_ARRAYS_LIMIT_BYTES:
         raise CompileError(
             "cpu",

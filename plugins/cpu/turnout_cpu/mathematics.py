@@ -170,7 +170,10 @@ def _define_vector_wrapper(
     # Loops that mix float32 and float64 run both at one number of lanes.
     other = lanes // 2 if scalar == "float" else lanes * 2
     resized = f"{wrapper}_{other}"
-    _define(module, resized, f"<{other} x {scalar}>", arity, _resized(scalar, vector, other))
+    lines = _resized(scalar, vector, other)
+    # Vectors wait on the stack for the second call; see `turnout_cpu.body.SIGNATURE`.
+    attributes = f"{_WRAPPER} alignstack(64)"
+    _define(module, resized, f"<{other} x {scalar}>", arity, lines, attributes=attributes)
     module.keep(resized)
     variants = []
     for width, name in ((lanes, vector.symbol), (other, resized)):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from turnout.plugin import Options, ir, statements
 
 from . import mathematics
-from .accesses import has_atomic_updates
+from .accesses import has_atomic_updates, local_bytes
 from .body import Vectors
 from .lanes import Forms, Loop, cost_of_operation
 
@@ -49,7 +49,7 @@ def explicit_lanes(unit: ir.Unit, vectors: Vectors, options: Options) -> int | N
         return None
     forms = Forms(unit)
     lanes = 2 * vectors.bits // _widest_bits(unit, forms)
-    if lanes * _local_bytes(unit) > LANES_STACK_BYTES:
+    if lanes * local_bytes(unit.body) > LANES_STACK_BYTES:
         return None
     return lanes if is_worthwhile(unit, forms, vectors) else None
 
@@ -82,17 +82,6 @@ def _widest_bits(unit: ir.Unit, forms: Forms) -> int:
     ]
     floats = [dtype.bits for dtype in varying if dtype.is_float]
     return max(32, *(floats or [dtype.bits for dtype in varying]), 0)
-
-
-def _local_bytes(unit: ir.Unit) -> int:
-    total = 0
-    for statement in statements(unit.body.body):
-        if isinstance(statement, ir.LocalArray):
-            elements = 1
-            for extent in statement.shape:
-                elements *= extent
-            total += elements * statement.dtype.itemsize
-    return total
 
 
 class _Census:
