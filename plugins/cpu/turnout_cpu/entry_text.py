@@ -8,6 +8,7 @@ over; no place that goes there owns anything.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -123,7 +124,7 @@ class EntryText:
         pointer = self.value(f"getelementptr i8, ptr %table, i64 {8 * place}")
         return self.value(f"load {kind}, ptr {pointer}, align 8")
 
-    def object(self, key: str, value: object) -> str:
+    def python_object(self, key: str, value: object) -> str:
         """The address of an object."""
         self.kept.append(value)
         return self.word(key, id(value))
@@ -131,7 +132,7 @@ class EntryText:
     def address(self, key: str, variable: Any) -> str:
         """The address of a ctypes variable."""
         self.kept.append(variable)
-        return self.word(key, layout.address_of(variable))
+        return self.word(key, ctypes.addressof(variable))
 
     def shared(self, address: str) -> str:
         """Read an integer that other threads may write."""
@@ -196,7 +197,7 @@ class EntryText:
         """Go on if the device in force is the one of the call."""
         choice = self.call.device
         found = self.stack("ptr")
-        variable = self.object("used", choice.used)
+        variable = self.python_object("used", choice.used)
         in_use = (f"ptr {variable}", "ptr null", f"ptr {found}")
         status = self.call_python("i32", "PyContextVar_Get", *in_use)
         self.require(self.value(f"icmp eq i32 {status}, 0"), _CLEAR)
@@ -204,9 +205,11 @@ class EntryText:
         # Others hold it: the interpreter, or the context that was just asked.
         self.call_python("void", "Py_DecRef", f"ptr {used}")
         default = self.value(f"load ptr, ptr {self.address('default', choice.default)}")
-        is_none = self.value(f"icmp eq ptr {used}, {self.object('None', None)}")
+        is_none = self.value(f"icmp eq ptr {used}, {self.python_object('None', None)}")
         chosen = self.value(f"select i1 {is_none}, ptr {default}, ptr {used}")
-        self.require(self.value(f"icmp eq ptr {chosen}, {self.object('device', choice.context)}"))
+        self.require(
+            self.value(f"icmp eq ptr {chosen}, {self.python_object('device', choice.context)}")
+        )
 
     def given(self) -> list[str]:
         """The argument of every parameter, defaults included."""
@@ -234,12 +237,11 @@ class EntryText:
     def bind(self, parameters: Sequence[DirectParameter], bound: str, has_no_names: str) -> None:
         """Fill `bound` with defaults, then what came by position, then what came by keyword."""
         function, value = self.function, self.value
-        for place, parameter in enumerate(parameters):
-            is_optional = parameter.default is not NO_DEFAULT
+        for number, parameter in enumerate(parameters):
             default = "null"
-            if is_optional:
-                default = self.object(f"default {place}", parameter.default)
-            self.write(f"store ptr {default}, ptr {self.element(bound, place)}")
+            if parameter.default is not NO_DEFAULT:
+                default = self.python_object(f"default {number}", parameter.default)
+            self.write(f"store ptr {default}, ptr {self.element(bound, number)}")
         count, positions, copy, more, done, keywords, match, take, complete = function.new_labels(
             "count", "positions", "copy", "more", "done", "keywords", "match", "take", "complete"
         )
@@ -263,26 +265,26 @@ class EntryText:
         function.start(done)
         function.jump(keywords)
 
-        number, next_number = function.new_value(), function.new_value()
+        keyword_number, next_number = function.new_value(), function.new_value()
         function.start(keywords)
-        self.write(f"{number} = phi i64 [ 0, %{done} ], [ {next_number}, %{take} ]")
-        function.branch(value(f"icmp slt i64 {number}, {named}"), match, complete)
+        self.write(f"{keyword_number} = phi i64 [ 0, %{done} ], [ {next_number}, %{take} ]")
+        function.branch(value(f"icmp slt i64 {keyword_number}, {named}"), match, complete)
         function.start(match)
         items = value(f"getelementptr i8, ptr %names, i64 {layout.TUPLE_ITEMS}")
-        keyword = self.item(items, number)
+        keyword = self.item(items, keyword_number)
         target = "-1"
         for own_place, parameter in enumerate(parameters):
             if parameter.takes_keyword:
                 # Keywords of a call are interned; one that is not is left to Python.
-                own = self.object(f"name {own_place}", sys.intern(parameter.name))
+                own = self.python_object(f"name {own_place}", sys.intern(parameter.name))
                 is_own = value(f"icmp eq ptr {keyword}, {own}")
                 target = value(f"select i1 {is_own}, i64 {own_place}, i64 {target}")
         # Unknown, or given by position too.
         function.branch(value(f"icmp sge i64 {target}, %nargs"), take, _PYTHON)
         function.start(take)
-        given_at = value(f"add i64 %nargs, {number}")
+        given_at = value(f"add i64 %nargs, {keyword_number}")
         self.write(f"store ptr {self.item('%args', given_at)}, ptr {self.element(bound, target)}")
-        self.write(f"{next_number} = add i64 {number}, 1")
+        self.write(f"{next_number} = add i64 {keyword_number}, 1")
         function.jump(keywords)
 
         function.start(complete)
@@ -300,7 +302,7 @@ class EntryText:
     def argument(self, parameter: DirectParameter, given: str) -> _Array | _Scalar:
         """Read an argument of the exact type that the parameter takes."""
         wanted = parameter.python_type
-        expected = self.object(f"type {wanted.__module__}.{wanted.__qualname__}", wanted)
+        expected = self.python_object(f"type {wanted.__module__}.{wanted.__qualname__}", wanted)
         found = self.field(given, layout.TYPE, "ptr")
         self.require(self.value(f"icmp eq ptr {found}, {expected}"))
         if parameter.rank:
@@ -337,7 +339,7 @@ class EntryText:
         """Go on if the elements are of a type; objects other than NumPy's own one may say so."""
         function = self.function
         found = self.field(given, layout.ARRAY_DTYPE, "ptr")
-        own = self.object(f"dtype {dtype}", dtype.dtype)
+        own = self.python_object(f"dtype {dtype}", dtype.dtype)
         look, right = function.new_labels("look", "dtype")
         is_own = self.value(f"icmp eq ptr {found}, {own}")
         expected = self.value(f"call i1 @llvm.expect.i1(i1 {is_own}, i1 true)")
@@ -411,10 +413,10 @@ class EntryText:
             self.require(fits)
             return self.as_integer(ir.i64, held, number)
         if source is bool:
-            is_true = self.value(f"icmp eq ptr {given}, {self.object('True', True)}")
+            is_true = self.value(f"icmp eq ptr {given}, {self.python_object('True', True)}")
             dtype, number = ir.bool_, self.value(f"zext i1 {is_true} to i8")
         else:
-            dtype = ir.f64 if source is float else layout.NUMPY_SCALARS[source]
+            dtype = layout.HELD_TYPES[source]
             number = self.field(given, layout.SCALAR_VALUE, storage_type_of(dtype))
         if held.is_float:
             return self.as_float(dtype, held, number)
@@ -613,7 +615,7 @@ class EntryText:
         """What the call returns: allocated, owned, its memory in the slots of the launches."""
         results = self.call.results
         if not results:
-            return self.object("None", None)
+            return self.python_object("None", None)
         number = self.call_python("ptr", "PyLong_FromLongLong", f"i64 {samples}")
         self.check_memory(number)
         returned = ""
@@ -623,7 +625,7 @@ class EntryText:
         argument = self.stack("ptr")
         self.write(f"store ptr {number}, ptr {argument}")
         for place, result in enumerate(results):
-            allocate = self.object(f"allocate {place}", result.allocate)
+            allocate = self.python_object(f"allocate {place}", result.allocate)
             given = (f"ptr {allocate}", f"ptr {argument}", "i64 1", "ptr null")
             array = self.call_python("ptr", "PyObject_Vectorcall", *given)
             self.check_memory(array, number, returned)

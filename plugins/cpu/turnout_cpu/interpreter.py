@@ -88,15 +88,11 @@ def builtin(definition: MethodDefinition, owner: object) -> Callable[..., Any]:
     return made
 
 
+@functools.cache
 def function_address(name: str) -> int:
     """Address of a function of CPython, or of the C library behind it; 0 where there is none."""
     function = getattr(ctypes.pythonapi, name, None)
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-def address_of(variable: Any) -> int:
-    """Address of a ctypes variable."""
-    return ctypes.addressof(variable)
 
 
 @functools.cache
@@ -123,10 +119,12 @@ def layout_problem() -> str:
 _NUMPY_DTYPES = [np.dtype(code) for code in np.typecodes["AllInteger"] + "?fd"]
 """Those that kernels take; several may be equal, for example those of C's long and long long."""
 
-NUMPY_SCALARS = {each.type: ir.from_numpy(each) for each in _NUMPY_DTYPES}
-"""NumPy's scalar types, with their element types."""
+HELD_TYPES = {float: ir.f64} | {
+    each.type: held for each in _NUMPY_DTYPES if (held := ir.from_numpy(each)) is not None
+}
+"""Scalar types whose objects hold a number in one field, and how."""
 
-SCALAR_TYPES = {bool, int, float, *NUMPY_SCALARS}
+SCALAR_TYPES = {bool, int, *HELD_TYPES}
 """Types of scalars whose value native code can read."""
 
 
@@ -146,19 +144,17 @@ def _int(address: int) -> int:
 def _differences() -> Iterator[str]:
     """What is not where it is expected. Each field is read only after those that lead to it."""
     items = (1.5, "item", b"\x01\x02")
-    first, *_ = items
     if _word(id(items) + TYPE) != id(tuple) or _word(id(items) + TUPLE_LENGTH) != len(items):
         yield "a tuple"
     if [_word(id(items) + TUPLE_ITEMS + 8 * n) for n in range(3)] != [id(each) for each in items]:
         yield "a tuple"
     if ctypes.string_at(id(items[2]) + BYTES_VALUE, 3) != b"\x01\x02\x00":
         yield "a bytes object"
-    if ctypes.c_double.from_address(id(first) + SCALAR_VALUE).value != first:
-        yield "a float"
-    for scalar_type in NUMPY_SCALARS:
+    for scalar_type, held in HELD_TYPES.items():
         scalar = scalar_type(1)
-        if ctypes.string_at(id(scalar) + SCALAR_VALUE, scalar.nbytes) != scalar.tobytes():
-            yield f"a NumPy {scalar_type.__name__}"
+        stored = ctypes.string_at(id(scalar) + SCALAR_VALUE, held.itemsize)
+        if stored != np.array(scalar).tobytes():
+            yield f"a {scalar_type.__name__}"
     for array in _sample_arrays():
         yield from _array_differences(array)
 

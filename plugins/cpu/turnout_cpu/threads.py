@@ -194,7 +194,8 @@ class _Routines:
     """The native code, compiled at its first use in a process."""
 
     def __init__(self) -> None:
-        compiled = compiler.compile_text(_TEXT.substitute(_WORDS), "", "", 1)
+        # Optimising would take five times as long, and there is nothing here that takes time.
+        compiled = compiler.compile_text(_TEXT.substitute(_WORDS), "", "", 0)
         self._loaded = [
             compiler.Loaded(compiled.code, name, compiled.symbols) for name in ("lead", "join")
         ]
