@@ -187,7 +187,7 @@ class BinaryCache:
         try:
             with open(path, "rb") as file:
                 status = os.fstat(file.fileno())
-                content = file.read() if _others_may_write(status) is None else b""
+                content = file.read() if others_may_write(status) is None else b""
         except IsADirectoryError:
             content = b""
         except OSError:
@@ -196,7 +196,7 @@ class BinaryCache:
         binary = _decoded(key, content)
         if binary is None:
             _remove(path)
-            _warn_once(
+            warn_once(
                 "damaged",
                 f"{path} does not hold what turnout stored there; the kernel is compiled again. If "
                 "this comes back, the disk or another program damages files in that folder.",
@@ -227,7 +227,7 @@ class BinaryCache:
             return
         content = _encoded(key, binary)
         if len(content) > self.maximum_bytes:
-            _warn_once(
+            warn_once(
                 "too large",
                 f"a compiled kernel of {len(content)} bytes is not stored: the whole cache may "
                 f"hold {self.maximum_bytes}. Raise TURNOUT_CACHE_MAX_BYTES to keep it.",
@@ -235,10 +235,10 @@ class BinaryCache:
             return
         path = _file_path(self.directory, key)
         try:
-            _make_folder(self.directory)
+            make_folder(self.directory)
             if not self._trusted(self.directory):  # somebody else may just have made it
                 return
-            _make_folder(path.parent)
+            make_folder(path.parent)
             _write_atomically(path, content)
         except OSError as error:
             # Windows refuses to replace a file that is open elsewhere; it has this very content.
@@ -255,7 +255,7 @@ class BinaryCache:
         OSError
             If a file cannot be removed.
         """
-        if self.directory is None or _distrust(self.directory) is not None:
+        if self.directory is None or distrust(self.directory) is not None:
             return
         for file in self._files():
             file.path.unlink(missing_ok=True)
@@ -270,7 +270,7 @@ class BinaryCache:
         """
         if self.directory is None:
             return "off (TURNOUT_CACHE=off)"
-        reason = _distrust(self.directory)
+        reason = distrust(self.directory)
         if reason is not None:
             return f"unusable: {self.directory}: {reason}"
         sizes_bytes = [file.size_bytes for file in self._files()]
@@ -283,7 +283,7 @@ class BinaryCache:
         )
 
     def _trusted(self, directory: Path) -> bool:
-        reason = _distrust(directory)
+        reason = distrust(directory)
         if reason is not None:
             _warn_unusable(directory, reason)
         return reason is None
@@ -400,7 +400,7 @@ def _is_metadata(metadata: Mapping[str, object]) -> bool:
     )
 
 
-def _distrust(directory: Path) -> str | None:
+def distrust(directory: Path) -> str | None:
     """Say why a folder must not be used, or None. One that can still be made is fine."""
     try:
         status = os.stat(directory)
@@ -413,10 +413,10 @@ def _distrust(directory: Path) -> str | None:
         return str(error)
     if not stat.S_ISDIR(status.st_mode):
         return "it is not a folder; remove the file"
-    return _others_may_write(status)
+    return others_may_write(status)
 
 
-def _others_may_write(status: os.stat_result) -> str | None:
+def others_may_write(status: os.stat_result) -> str | None:
     """Say who else than this user could have put code here that this process would execute.
 
     The digest is no help against them: anybody can compute it. Files are asked as well as the
@@ -432,11 +432,11 @@ def _others_may_write(status: os.stat_result) -> str | None:
     return None
 
 
-def _make_folder(path: Path) -> None:
+def make_folder(path: Path) -> None:
     """Make a folder and what it needs above it, for this user alone whatever the umask is."""
     if path.is_dir():
         return
-    _make_folder(path.parent)
+    make_folder(path.parent)
     with suppress(FileExistsError):
         os.mkdir(path, 0o700)
         os.chmod(path, 0o700)
@@ -465,7 +465,7 @@ def _remove(path: Path) -> None:
 
 
 def _warn_unusable(directory: Path, reason: str) -> None:
-    _warn_once(
+    warn_once(
         f"unusable {directory}",
         f"compiled kernels are not kept in {directory}: {reason}. Every process compiles them "
         "again until that is put right. TURNOUT_CACHE_DIR names another folder; TURNOUT_CACHE=off "
@@ -473,7 +473,8 @@ def _warn_unusable(directory: Path, reason: str) -> None:
     )
 
 
-def _warn_once(cause: str, message: str) -> None:
+def warn_once(cause: str, message: str) -> None:
+    """Issue a `CacheWarning` unless this process did so for the same cause."""
     # setdefault is atomic, so of several threads one warns; no lock that a fork could copy held.
     marker = object()
     if _warned.setdefault(cause, marker) is marker:

@@ -158,12 +158,14 @@ def _print_race(race: Race) -> None:
 
 
 def _row(race: Race, measured: Measured) -> tuple[str, ...]:
+    from .explain import duration
+
     speed = race.speed_against_numpy(measured)
     shown_median = spread = ""
     if measured.median_ns is not None:
-        shown_median = _duration(measured.median_ns)
+        shown_median = duration(measured.median_ns)
         fastest_ns, slowest_ns = min(measured.samples_ns), max(measured.samples_ns)
-        spread = f"{_duration(fastest_ns)} to {_duration(slowest_ns)}"
+        spread = f"{duration(fastest_ns)} to {duration(slowest_ns)}"
     return (
         measured.name,
         shown_median,
@@ -241,13 +243,6 @@ def _implementation_facts(race: Race, measured: Measured) -> dict[str, Any]:
     }
 
 
-def _duration(nanoseconds: float) -> str:
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if nanoseconds >= size:
-            return f"{nanoseconds / size:.3g} {unit}"
-    return f"{nanoseconds:.0f} ns"
-
-
 # -- doctor ----------------------------------------------------------------------------------------
 
 
@@ -317,13 +312,15 @@ def _print_fix(fix: str) -> None:
 
 
 def _probe_line(probe: Probe) -> str:
+    from .explain import duration
+
     if probe.problem:
         return f"{probe.form} kernel: FAILED: {probe.problem}"
     assert probe.compile_ns is not None  # as for every probe without a problem
     assert probe.first_result_ns is not None
     return (
-        f"{probe.form} kernel: right; compiling takes {_duration(probe.compile_ns)}, "
-        f"the first result came after {_duration(probe.first_result_ns)}"
+        f"{probe.form} kernel: right; compiling takes {duration(probe.compile_ns)}, "
+        f"the first result came after {duration(probe.first_result_ns)}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import ModuleType
 from typing import cast
@@ -62,9 +62,19 @@ def compile_unit(unit: ir.Unit, backend: Backend, target: Target, options: Optio
         # The core's own backend translates nothing, and texts are for reading now.
         return _compiled(unit, backend, target, options)
     key = _key(unit, backend, target, options)
+    return _cached(key, lambda: _compiled(unit, backend, target, options))
+
+
+def compile_text(context: DeviceContext, text: str, make: Callable[[], Binary]) -> Binary:
+    """What a backend made of a text that decides every byte of it: from the disk, else made now."""
+    target = str(context.device.target)
+    return _cached(binary_key("text", text, target, _versions(context.backend)), make)
+
+
+def _cached(key: str, make: Callable[[], Binary]) -> Binary:
     binary = default_cache().load(key)
     if binary is None:
-        binary = _compiled(unit, backend, target, options)
+        binary = make()
         default_cache().store(key, binary)
     return binary
 
@@ -85,9 +95,13 @@ def load_unit(unit: ir.Unit, context: DeviceContext, options: Options) -> Launch
 
 
 def _key(unit: ir.Unit, backend: Backend, target: Target, options: Options) -> str:
-    versions = f"turnout {core_version()} {backend.distribution} {backend.version}"
     source = _source_digest(backend)
-    return binary_key(ir.format_unit(unit), str(target), str(options), versions, source)
+    text = ir.format_unit(unit)
+    return binary_key(text, str(target), str(options), _versions(backend), source)
+
+
+def _versions(backend: Backend) -> str:
+    return f"turnout {core_version()} {backend.distribution} {backend.version}"
 
 
 @functools.lru_cache(maxsize=16)
@@ -126,7 +140,7 @@ def _compiled(unit: ir.Unit, backend: Backend, target: Target, options: Options)
     except CompileError:
         raise
     except Exception as error:
-        raise _backend_error(backend, "turnout_compile", error) from error
+        raise backend_error(backend, "turnout_compile", error) from error
     if not isinstance(binary, Binary):
         raise BackendError(
             f"backend {backend.name!r} of {backend.distribution} {backend.version}: "
@@ -144,7 +158,7 @@ def _launcher(unit: ir.Unit, binary: Binary, context: DeviceContext) -> Launcher
     except CompileError:
         raise
     except Exception as error:
-        raise _backend_error(backend, "turnout_launch", error) from error
+        raise backend_error(backend, "turnout_launch", error) from error
     if not callable(launcher):
         raise BackendError(
             f"backend {backend.name!r} of {backend.distribution} {backend.version}: "
@@ -153,7 +167,8 @@ def _launcher(unit: ir.Unit, binary: Binary, context: DeviceContext) -> Launcher
     return launcher
 
 
-def _backend_error(backend: Backend, hook: str, error: Exception) -> BackendError:
+def backend_error(backend: Backend, hook: str, error: Exception) -> BackendError:
+    """What a user is told of an error in the code of a backend."""
     return BackendError(
         f"backend {backend.name!r} of {backend.distribution} {backend.version}: {hook} failed with "
         f"{type(error).__name__}: {error}"

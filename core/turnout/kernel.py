@@ -39,15 +39,13 @@ from .arguments import (
 )
 from .backends import choice_of, resolve
 from .direct import DirectCall, DirectParameter, DirectResult, DirectRun
-from .discovery import core_version
 from .errors import (
-    BackendError,
     KernelError,
     OutOfBoundsError,
     PerformanceWarning,
     TurnoutError,
 )
-from .hooks import Binary, Device, IndexViolation, Options
+from .hooks import Device, IndexViolation, Options
 from .lang import (
     SAMPLES,
     FreeNames,
@@ -382,13 +380,13 @@ class Executable:
         except TurnoutError:
             raise
         except Exception as error:
-            backend = self.context.backend
-            raise BackendError(
-                f"backend {backend.name!r} of {backend.distribution} {backend.version}: direct "
-                f"failed with {type(error).__name__}: {error}"
-            ) from error
+            from .compilation import backend_error
+
+            raise backend_error(self.context.backend, "direct", error) from error
 
     def _direct_call(self, values: Sequence[Any], fallback: Callable[..., Any]) -> DirectCall:
+        from .compilation import compile_text
+
         results = zip(self.lowered.returned, self._allocators, strict=True)
         return DirectCall(
             name=self.kernel.__name__,
@@ -402,7 +400,7 @@ class Executable:
             target=self.context.device.target,
             device=choice_of(self.context),
             fallback=fallback,
-            cached=partial(_cached, self.context),
+            cached=partial(compile_text, self.context),
         )
 
     def _direct_parameters(self, values: Sequence[Any]) -> Iterator[DirectParameter]:
@@ -587,20 +585,6 @@ def _allocator(spec: Returned, has_mask: bool) -> Callable[[int], np.ndarray[Any
 
 _WEAK_TYPES = {"int": ir.i64, "float": ir.f64}
 """What Python numbers are converted to where nothing pins their type."""
-
-
-def _cached(context: DeviceContext, text: str, make: Callable[[], Binary]) -> Binary:
-    """What a backend made of a text that decides every byte of it: from the disk, else made now."""
-    from .cache import binary_key, default_cache
-
-    backend = context.backend
-    versions = f"turnout {core_version()} {backend.distribution} {backend.version}"
-    key = binary_key("text", text, str(context.device.target), versions)
-    binary = default_cache().load(key)
-    if binary is None:
-        binary = make()
-        default_cache().store(key, binary)
-    return binary
 
 
 def _overlap_pairs(runs: Sequence[ir.Run], places: dict[str, int]) -> dict[tuple[int, int], bool]:

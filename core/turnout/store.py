@@ -27,7 +27,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from .cache import _distrust, _make_folder, _others_may_write, _warn_once, default_cache
+from .cache import default_cache, distrust, make_folder, others_may_write, warn_once
 from .errors import ConfigurationError
 from .records import record
 
@@ -402,7 +402,7 @@ class TuningStore:
         assert self.path is not None
         with _reported(self), _fork_lock:
             _check_folder(self.path)
-            _make_folder(self.path.parent)
+            make_folder(self.path.parent)
             _check_folder(self.path)  # somebody else may just have made it
             if not _is_there(self.path):
                 _create(self.path)
@@ -461,7 +461,7 @@ class _DamagedError(Exception):
 
 
 def _check_folder(path: Path) -> None:
-    reason = _distrust(path.parent)
+    reason = distrust(path.parent)
     if reason is not None:
         raise _UnusableError(f"{path.parent}: {reason}")
 
@@ -471,7 +471,7 @@ def _is_there(path: Path) -> bool:
         status = os.stat(path)
     except FileNotFoundError:
         return False
-    reason = _others_may_write(status)
+    reason = others_may_write(status)
     if reason is not None:
         raise _UnusableError(reason)
     if not stat.S_ISREG(status.st_mode):
@@ -639,7 +639,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _warn_unusable(how: str, path: Path, problem: _UnusableError) -> None:
-    _warn_once(
+    warn_once(
         f"tuning {path}",
         f"measurements of implementations cannot be {how} {path}: {problem}. Results stay right, "
         "but processes measure again what others measured. TURNOUT_CACHE_DIR names another folder; "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from language_support import DEVICES
 
@@ -11,3 +14,19 @@ def device(request: pytest.FixtureRequest) -> str:
     """Each backend that runs kernels here, by name."""
     name: str = request.param
     return name
+
+
+@pytest.fixture(params=["absent", None])
+def no_home(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user whose home folder does not exist, or is not known."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if request.param is None:
+        # What a user without an entry in the password database gets when HOME is unset.
+        monkeypatch.delenv("HOME", raising=False)
+        monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    else:
+        monkeypatch.setenv("HOME", str(tmp_path / request.param))
+        monkeypatch.setenv("USERPROFILE", str(tmp_path / request.param))

@@ -411,19 +411,8 @@ def test_windows_refusal_to_replace_an_open_file_is_silent(
         cache.store(binary_key("absent"), BINARY)
 
 
-@pytest.mark.parametrize("home", ["absent", None])
-def test_home_absent_or_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    if home is None:
-        # What a user without an entry in the password database gets when HOME is unset.
-        monkeypatch.delenv("HOME", raising=False)
-        monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    else:
-        monkeypatch.setenv("HOME", str(tmp_path / home))
-        monkeypatch.setenv("USERPROFILE", str(tmp_path / home))
+@pytest.mark.usefixtures("no_home")
+def test_home_absent_or_unknown(tmp_path: Path) -> None:
     assert default_cache().describe().startswith("unusable: ")
     assert_works_without_storing(default_cache(), "the home folder .* does not exist")
     assert list(tmp_path.iterdir()) == []

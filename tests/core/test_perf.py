@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from concurrency_support import in_threads
 
 from turnout.errors import CallError, ConfigurationError, KernelError
 from turnout.perf import PerformanceDispatcher, perf_dispatch
@@ -785,26 +786,6 @@ def test_debug_is_validated(fake: FakeTimer, monkeypatch: pytest.MonkeyPatch) ->
 
 
 # ---- threads -------------------------------------------------------------------------------------
-
-
-def in_threads(count: int, work: Callable[[], object]) -> None:
-    errors: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            barrier.wait(60)
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    barrier = threading.Barrier(count)
-    threads = [threading.Thread(target=guarded) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-        assert not thread.is_alive()
-    assert errors == []
 
 
 @pytest.mark.parametrize("count", [2, 8, 32])

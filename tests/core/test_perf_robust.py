@@ -7,7 +7,6 @@ import gc
 import itertools
 import os
 import sys
-import threading
 import tracemalloc
 import weakref
 from collections.abc import Callable
@@ -15,32 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from concurrency_support import in_threads
 
 import turnout as tn
 from turnout import NDArray, f64
 from turnout.perf import PerformanceDispatcher
-
-
-def in_threads(count: int, work: Callable[[], object]) -> None:
-    """Run work in threads that start at once, and raise what one of them raised."""
-    barrier = threading.Barrier(count)
-    errors: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            barrier.wait(60)
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    if errors:
-        raise errors[0]
 
 
 def doubling(**settings: Any) -> PerformanceDispatcher[..., Any]:

@@ -9,10 +9,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from concurrency_support import in_fork
 from language_support import DEVICES
 
 import turnout as tn
@@ -87,18 +87,6 @@ def summed(a: NDArray[f64, 1], total: NDArray[f64, 1]) -> None:
     total[0] = 0
     for i in tn.serial(range(a.shape[0])):
         total[0] += a[i]
-
-
-def in_fork(work: Any) -> None:
-    """Run `work` in a forked child; it fails unless the child ends well and soon."""
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
-    process.join(30)
-    if process.exitcode is None:
-        process.kill()
-        process.join()
-        pytest.fail("the forked child hangs")
-    assert process.exitcode == 0
 
 
 @pytest.fixture(params=DEVICES)

@@ -394,19 +394,8 @@ def test_the_file_is_a_folder(store: TuningStore) -> None:
     assert_works_without_storing(store, "it is not a file; remove it")
 
 
-@pytest.mark.parametrize("home", ["absent", None])
-def test_home_absent_or_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    if home is None:
-        # What a user without an entry in the password database gets when HOME is unset.
-        monkeypatch.delenv("HOME", raising=False)
-        monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    else:
-        monkeypatch.setenv("HOME", str(tmp_path / home))
-        monkeypatch.setenv("USERPROFILE", str(tmp_path / home))
+@pytest.mark.usefixtures("no_home")
+def test_home_absent_or_unknown(tmp_path: Path) -> None:
     assert_works_without_storing(default_store(), "the home folder .* does not exist")
     assert list(tmp_path.iterdir()) == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sqlite3
@@ -10,13 +9,13 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import IO
 
 import pytest
+from concurrency_support import in_fork
 
 from turnout import store as store_module
 from turnout.store import MeasurementKey, TuningStore
@@ -208,18 +207,6 @@ def test_threads_write_at_once(tmp_path: Path) -> None:
     assert len(entries) == 81
     (shared,) = (entry for entry in entries if entry.key == key_of("shared", 0))
     assert shared.measurements[0].count == 80
-
-
-def in_fork(work: Callable[[], None]) -> None:
-    """Run `work` in a forked child; it fails unless the child ends well and soon."""
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
-    process.join(60)
-    if process.exitcode is None:
-        process.kill()
-        process.join()
-        pytest.fail("the forked child hangs")
-    assert process.exitcode == 0
 
 
 @needs_fork

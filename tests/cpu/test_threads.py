@@ -12,7 +12,6 @@ import asyncio
 import ctypes
 import gc
 import itertools
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from concurrency_support import WAIT_S, in_fork
 from unit_builder import UnitBuilder, drag
 
 import turnout as tn
@@ -33,7 +33,6 @@ from turnout import Mutable, NDArray, Param, Scalar, Vector, f32, f64, i64
 from turnout.plugin import IndexViolation, ir
 from turnout_cpu import pace, threads
 
-WAIT_S = 60
 COUNTS = (2, 3, 8)
 
 Entry = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -633,17 +632,6 @@ def spin(x: NDArray[f64, 1], rounds: Param[i64]) -> None:
         for _ in range(rounds):
             value = value * 0.5 + 1
         x[i] = value
-
-
-def in_fork(work: Callable[[], None]) -> None:
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
-    process.join(WAIT_S)
-    if process.exitcode is None:
-        process.kill()
-        process.join()
-        pytest.fail("the forked child hangs")
-    assert process.exitcode == 0
 
 
 @needs_fork
