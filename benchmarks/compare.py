@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .measure import Budget, Spread, Timing, alternate, speedup, timed
+from .measure import Budget, Clock, Spread, Timing, alternate, quiet_clock, speedup, timed
 
 Arrays = tuple[np.ndarray[Any, Any], ...]
 
@@ -117,10 +117,16 @@ class Target:
 
     @property
     def text(self) -> str:
-        """As the table shows it."""
+        """In full."""
+        comparison = "as fast as" if self.at_least >= 1 else "of"
+        return f"{self.fast} {self.goal} {comparison} {self.slow}"
+
+    @property
+    def goal(self) -> str:
+        """In few words."""
         if self.at_least >= 1:
-            return f"{self.fast} at least {self.at_least:g}x as fast as {self.slow}"
-        return f"{self.fast} at most {1 / self.at_least:.3g}x the time of {self.slow}"
+            return f"at least {self.at_least:g}x"
+        return f"at most {1 / self.at_least:.3g}x the time"
 
     def measured(self, ratio: Spread) -> str:
         """How many times as fast `fast` is, in the words of `text`."""
@@ -137,6 +143,7 @@ class Verdict:
     """A target and what was measured; `met` is None where somebody did not take part."""
 
     text: str
+    goal: str
     measured: str
     met: bool | None
 
@@ -178,7 +185,7 @@ def compare(
     expected: Arrays,
     budget: Budget,
     targets: Sequence[Target] = (),
-    subject: str = SUBJECT,
+    clock: Clock | None = None,
 ) -> list[Row]:
     """Check, measure and judge.
 
@@ -194,8 +201,8 @@ def compare(
         How long to measure.
     targets : sequence of Target
         What is promised of these contenders.
-    subject : str
-        Whose time the others' are multiples of.
+    clock : callable, optional
+        What times are read from; by default `measure.quiet_clock`, for work of one thread.
 
     Returns
     -------
@@ -203,14 +210,15 @@ def compare(
         One for each contender, in the order given.
     """
     problems = {each.name: _problem(each, expected) for each in contenders}
+    clock = clock or quiet_clock()
     calls = {
-        each.name: timed(each.statement, each.names, setup=each.setup)
+        each.name: timed(each.statement, each.names, setup=each.setup, clock=clock)
         for each in contenders
         if isinstance(each, Contender) and not problems[each.name].startswith("failed")
     }
     timings = alternate(calls, budget)
     rows = [
-        make_row(title, each.name, timings, subject, problems[each.name]) for each in contenders
+        make_row(title, each.name, timings, SUBJECT, problems[each.name]) for each in contenders
     ]
     judge(rows, timings, targets)
     return rows
@@ -263,13 +271,15 @@ def judge(rows: Sequence[Row], timings: Mapping[str, Timing], targets: Sequence[
 
 def _verdict(target: Target, rows: Mapping[str, Row], timings: Mapping[str, Timing]) -> Verdict:
     if target.fast not in timings:
-        return Verdict(target.text, f"{target.fast} did not run", False)
+        return Verdict(target.text, target.goal, f"{target.fast} did not run", False)
     if rows[target.fast].problem:
-        return Verdict(target.text, f"{target.fast} is wrong", False)
+        return Verdict(target.text, target.goal, f"{target.fast} is wrong", False)
     if target.slow not in timings:
-        return Verdict(target.text, "not measured", None)
+        return Verdict(target.text, target.goal, "not measured", None)
     ratio = speedup(timings[target.fast], timings[target.slow])
-    return Verdict(target.text, target.measured(ratio), ratio.median >= target.at_least)
+    return Verdict(
+        target.text, target.goal, target.measured(ratio), ratio.median >= target.at_least
+    )
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -231,6 +231,8 @@ def command(check: bool, is_kept: bool) -> int:
             keep(counts, build)
             print(f"Kept for {this_python()}")
         problems = grown(counts, build, read_kept()) if check else []
+        if check and not problems:
+            print("Nothing grew beyond the tolerance")
     except NotPossibleError as error:
         print(f"Not possible: {error}")
         return NOT_POSSIBLE

@@ -37,7 +37,8 @@ def _kernels(axes: Any, rows: Sequence[Row]) -> None:
             [max(0.0, row.ratio - row.ratio_low) for row in own],
             [max(0.0, row.ratio_high - row.ratio) for row in own],
         ]
-        axes.barh(positions, [row.ratio for row in own], height, xerr=errors, label=name)
+        lengths = [row.ratio - 1 for row in own]
+        axes.barh(positions, lengths, height, left=1, xerr=errors, label=name)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.set_yticks(range(len(cases)), cases)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from .compare import Row, Verdict
 COLUMNS = ("case", "n", "who", "median", "quartiles", "time / turnout's", "remarks")
 RIGHT_ALIGNED = (1, 3)
 FILE_COLUMNS = 200
+NARROWEST = (8, 4, 10, 7, 8, 8, 20)
 
 NOTE = (
     "Times are for one call, on one thread unless stated: medians of alternating runs, and their "
-    "quartiles. The ratio is that of the medians; its spread are the quartiles of ratios within "
-    "single rounds. Every result was compared with NumPy's in the same run."
+    "quartiles. They are the time of day or the CPU time, whichever is less, which other programs "
+    "hardly change; rows about threads and the group `ready` have the time of day, which is right "
+    "on an idle machine only. The ratio is that of the medians; its spread is that of the ratios "
+    "within single rounds. Every result was compared with NumPy's in the same run."
 )
 
 
@@ -50,7 +54,7 @@ def _remarks(row: Row) -> Iterable[str]:
     if row.problem:
         yield row.problem
     for verdict in row.verdicts:
-        yield f"{verdict_word(verdict)}: {verdict.text}: {verdict.measured}"
+        yield f"{verdict_word(verdict)} ({verdict.goal}): {verdict.measured}"
 
 
 def verdict_word(verdict: Verdict) -> str:
@@ -130,18 +134,12 @@ def show(name: str, rows: Sequence[Row]) -> None:
 
     table = Table(title=name, title_justify="left", title_style="bold", header_style="bold")
     for place, column in enumerate(COLUMNS):
-        is_remark = place == len(COLUMNS) - 1
-        table.add_column(
-            column,
-            justify="right" if place in RIGHT_ALIGNED else "left",
-            no_wrap=not is_remark,
-            overflow="fold",
-        )
+        justify = "right" if place in RIGHT_ALIGNED else "left"
+        table.add_column(column, justify=justify, overflow="fold", min_width=NARROWEST[place])
     for row, cells in zip(rows, table_lines(rows), strict=True):
         table.add_row(*map(Text, cells), style=_style(row))
-    console = Console()
     # Redirected into a file, a table is as wide as it needs to be.
-    console.print(table, width=None if console.is_terminal else FILE_COLUMNS)
+    Console(width=None if sys.stdout.isatty() else FILE_COLUMNS).print(table)
 
 
 def _style(row: Row) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import turnout as tn
 from turnout import NDArray, f32
 
 from ..cases import Case, Data
@@ -27,8 +26,7 @@ def data(size: int, random: np.random.Generator) -> Data:
     return Data((image,), (np.empty((size - 2, size - 2), np.float32),))
 
 
-@case.version("turnout")
-@tn.kernel
+@case.turnout
 def blur(image: NDArray[f32, 2], out: NDArray[f32, 2]) -> None:
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):

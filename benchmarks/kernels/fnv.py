@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import turnout as tn
 from turnout import NDArray, u8, u32
 
 from ..cases import Case, Data
@@ -29,8 +28,7 @@ def data(size: int, random: np.random.Generator) -> Data:
     return Data((rows,), (np.empty(size, np.uint32),))
 
 
-@case.version("turnout")
-@tn.kernel
+@case.turnout
 def fnv(rows: NDArray[u8, 2], out: NDArray[u32, 1]) -> None:
     for i in range(rows.shape[0]):
         value = u32(2166136261)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import turnout as tn
 from turnout import NDArray, f64
 
 from ..cases import Case, Data
@@ -28,8 +27,7 @@ def data(size: int, random: np.random.Generator) -> Data:
     return Data((places, table), (np.empty(size),))
 
 
-@case.version("turnout")
-@tn.kernel
+@case.turnout
 def lookup(places: NDArray[f64, 1], table: NDArray[f64, 1], out: NDArray[f64, 1]) -> None:
     for i in range(places.shape[0]):
         k = int(places[i])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import turnout as tn
 from turnout import NDArray, f64, i32
 
 from ..cases import Case, Data
@@ -29,8 +28,7 @@ def data(size: int, random: np.random.Generator) -> Data:
     return Data((real, imaginary), (np.empty((size, size), np.int32),))
 
 
-@case.version("turnout")
-@tn.kernel
+@case.turnout
 def mandelbrot(real: NDArray[f64, 1], imaginary: NDArray[f64, 1], out: NDArray[i32, 2]) -> None:
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):

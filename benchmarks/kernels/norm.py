@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import turnout as tn
 from turnout import NDArray, f64
 
 from ..cases import Case, Data
@@ -24,8 +23,7 @@ def data(size: int, random: np.random.Generator) -> Data:
     return Data((random.normal(size=size),), (np.empty(1),))
 
 
-@case.version("turnout")
-@tn.kernel
+@case.turnout
 def norm(a: NDArray[f64, 1], out: NDArray[f64, 1]) -> None:
     total = 0.0
     for i in range(a.shape[0]):

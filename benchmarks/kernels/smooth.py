@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import turnout as tn
 from turnout import NDArray, Param, f64
 
 from ..cases import Case, Data
@@ -25,8 +24,7 @@ def data(size: int, random: np.random.Generator) -> Data:
     return Data((0.1, x), (np.empty_like(x),))
 
 
-@case.version("turnout")
-@tn.kernel
+@case.turnout
 def smooth(weight: Param, x: NDArray[f64, 2], y: NDArray[f64, 2]) -> None:
     for i in range(x.shape[0]):
         state = 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import turnout as tn
 from turnout import NDArray, f64
 
 from ..cases import Case, Data
@@ -25,8 +24,7 @@ def data(size: int, random: np.random.Generator) -> Data:
     return Data((a, random.normal(size=(size, 3))), (np.empty((size, 3)),))
 
 
-@case.version("turnout")
-@tn.kernel
+@case.turnout
 def solve(a: NDArray[f64, 3], b: NDArray[f64, 2], x: NDArray[f64, 2]) -> None:
     for i in range(a.shape[0]):
         c00 = a[i, 1, 1] * a[i, 2, 2] - a[i, 1, 2] * a[i, 2, 1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import turnout as tn
 import turnout.math as tm
 from turnout import Mutable, Scalar
 
@@ -28,8 +27,7 @@ def data(size: int, random: np.random.Generator) -> Data:
     return Data((random.normal(scale=2.0, size=size),), (np.empty(size),))
 
 
-@case.version("turnout")
-@tn.kernel
+@case.turnout
 def wave(x: Scalar, y: Mutable[Scalar]):
     y = tm.exp(-x * x) * tm.sin(3.0 * x) + tm.log1p(abs(x)) * tm.tanh(x)
 
