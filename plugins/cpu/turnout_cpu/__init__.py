@@ -3,12 +3,15 @@
 The way of a unit through this package, one module per step:
 
 1. ``emit``: unit to LLVM IR text, with ``operations`` and ``mathematics`` for what is computed,
-   ``accesses`` for whether its loops are declared parallel, ``text`` for how things are spelt, and
-   ``vector_math`` for which routine computes each math function;
+   ``accesses`` for whether its loops are declared parallel, ``text`` for how things are spelt,
+   ``vector_math`` for which routine computes each math function, and ``vector_choice`` for which
+   units are written as vector code (``vector_body``) instead of being left to LLVM's vectoriser;
 2. ``compiler``: text to object code, the payload of a `Binary`; and, in any process that has the
    binary, object code to an address;
 3. ``report``: what became of each loop, for people who ask;
-4. ``launcher``: a user's arguments to a call of that address.
+4. ``launcher``: a user's arguments to a call of that address, in one thread or, by ``pace`` and
+   ``threads``, in several;
+5. ``native_entry``: machine code that takes a user's own call, checks it and runs it.
 
 Launches are synchronous, so the core's defaults for sync, timer and memory are right.
 """
