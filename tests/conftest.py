@@ -10,8 +10,12 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compiled kernels stay out of the user's own cache, unless a run names another folder."""
+    """Compiled kernels stay out of the user's own cache, unless a run names another folder.
+
+    Measurements of one test must not decide for another one: tests of the store switch it on.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TURNOUT_TUNING", "off")
         if "TURNOUT_CACHE_DIR" not in os.environ:
             patch.setenv("TURNOUT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield

@@ -42,13 +42,13 @@ __all__ = [
     "backends",
     "choice_of",
     "clear",
+    "context_for",
     "devices",
     "host_array",
     "resolve",
     "set_default_device",
     "sync",
     "timer",
-    "timer_for",
     "to_numpy",
     "use",
 ]
@@ -636,18 +636,18 @@ def timer(device: str | Device | None = None) -> Timer:
     return resolve((), device).timer
 
 
-def timer_for(arguments: Sequence[object]) -> Timer:
-    """Return the timer of the device on which a call with these arguments runs.
+def context_for(arguments: Sequence[object]) -> DeviceContext:
+    """Return the device on which a call with these arguments runs.
 
     Parameters
     ----------
     arguments : sequence
-        Where they live on several devices, the active device's timer is returned.
+        Where they live on several devices, the active device is returned.
     """
     try:
-        return resolve(arguments).timer
+        return resolve(arguments)
     except CallError:
-        return active().timer
+        return active()
 
 
 def array(value: object, device: str | Device | None = None) -> Any:

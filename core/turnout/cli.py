@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from . import cli_tuning
 from .discovery import core_version
 from .errors import TurnoutError
 from .ir import f32, f64
+from .tables import print_table
 
 if TYPE_CHECKING:
     from .demo import Demo, Measured, Neighbours, Race
@@ -58,6 +60,10 @@ class TurnoutGroup(click.Group):
 @click.option("--traceback", is_flag=True, help="Show where in the code an error comes from.")
 def main(traceback: bool) -> None:
     """Numerical kernels for every device, and the fastest implementation picked at run time."""
+
+
+main.add_command(cli_tuning.report)
+main.add_command(cli_tuning.tune)
 
 
 # -- demo ------------------------------------------------------------------------------------------
@@ -137,18 +143,18 @@ def _sentence(neighbours: Neighbours) -> str:
     return f"{neighbours.airport}: {neighbours.distance_km:,.3f} km to {neighbours.nearest}"
 
 
-_COLUMNS = ("implementation", "median", "fastest to slowest", "speed", "", "why")
-
-
 def _print_race(race: Race) -> None:
     """One table; implementations that did not take part are named below it."""
     measured = [each for each in race.measured if each.samples_ns or each.is_chosen]
-    rows = [_row(race, each) for each in measured]
     title = f"{race.airports:,} airports, {race.airports**2:,} distances"
     click.echo()
-    if not (sys.stdout.isatty() and _print_rich_table(title, rows)):
-        click.echo(title)
-        _print_plain_table(rows)
+    print_table(
+        title,
+        ("implementation", "median", "fastest to slowest", "speed", "", "why"),
+        [_row(race, each) for each in measured],
+        numbers=("median", "fastest to slowest", "speed"),
+        marked=[each.is_chosen for each in measured],
+    )
     absent: dict[str, list[str]] = {}
     for each in race.measured:
         if each not in measured:
@@ -174,34 +180,6 @@ def _row(race: Race, measured: Measured) -> tuple[str, ...]:
         "chosen" if measured.is_chosen else "",
         measured.why,
     )
-
-
-def _print_rich_table(title: str, rows: Sequence[tuple[str, ...]]) -> bool:
-    """Print a table, unless the terminal is too narrow to show it whole; says whether it did."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for heading in _COLUMNS:
-        is_number = heading in ("median", "fastest to slowest", "speed")
-        table.add_column(heading, justify="right" if is_number else "left")
-    for row in rows:
-        table.add_row(*row, style="bold green" if "chosen" in row else None)
-    console = Console()
-    unlimited = console.options.update(max_width=sys.maxsize)
-    if console.measure(table, options=unlimited).maximum > console.width:
-        return False
-    console.print(table)
-    return True
-
-
-def _print_plain_table(rows: Sequence[tuple[str, ...]]) -> None:
-    lines = [_COLUMNS, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
-    for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        click.secho("  ".join(cells).rstrip(), bold="chosen" in line)
 
 
 def _demo_facts(running: Demo, races: Sequence[Race]) -> dict[str, Any]:
@@ -425,12 +403,13 @@ def show(
     and vectorised, why, and what can be done about it. Nothing runs.
     """
     from . import inspection
+    from .targets import split_target
 
     if why and stage not in (None, "loops"):
         raise click.UsageError("--why shows the loops only; leave out --stage")
     if as_json and (why or stage is not None):
         raise click.UsageError("--json prints all facts; leave out --why and --stage")
-    place, path = inspection.split_target(target)
+    place, path = split_target(target)
 
     def inspect(kernel: Kernel) -> KernelReport:
         width = {"f32": f32, "f64": f64}[dtype]

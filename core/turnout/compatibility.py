@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import reprlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .errors import KernelError
+from .identity import implementation_digest
 from .signatures import is_accepted
 from .tuning import Candidate, Case
+from .written import Writes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -18,14 +21,37 @@ class Implementation(Candidate):
 
     Attributes
     ----------
+    writes : Writes
+        What it writes, as far as that is known.
     is_compatible : callable or None
         None when it takes any arguments.
+    version : str or None
+        What its author says it is.
     is_installed : bool
         Whether the entry point of an installed distribution registered it.
     """
 
+    writes: Writes
     is_compatible: Callable[..., object] | None = None
+    version: str | None = None
     is_installed: bool = False
+
+    @functools.cached_property
+    def digest(self) -> str | None:
+        """What it is made of; None where nobody can know. It is found out when first asked for."""
+        return implementation_digest(self.function, self.version)
+
+
+def checks(registered: Iterable[Implementation]) -> list[tuple[str, Callable[..., object]]]:
+    """Return every ``is_compatible`` once, each with the name of the first one that has it.
+
+    The variants of a tunable implementation share theirs.
+    """
+    found: dict[int, tuple[str, Callable[..., object]]] = {}
+    for each in registered:
+        if each.is_compatible is not None:
+            found.setdefault(id(each.is_compatible), (each.name, each.is_compatible))
+    return list(found.values())
 
 
 def narrow(
@@ -44,20 +70,21 @@ def narrow(
             f"{type(geometry).__name__} cannot be hashed: get_geometry_hash must return a "
             "number, a string or a tuple of them, for example hash(a.shape)"
         ) from None
+    answers: dict[int, object] = {}
+    accepted: dict[int, bool] = {id(None): True}
+    for name, is_compatible in checks(registered):
+        answer = answers[id(is_compatible)] = is_compatible(*arguments, **keywords)
+        accepted[id(is_compatible)] = is_accepted(name, answer)
     candidates = []
     refusals = {}
-    answers = []
-    for implementation in registered:
-        if implementation.is_compatible is not None:
-            answer = implementation.is_compatible(*arguments, **keywords)
-            answers.append(is_accepted(implementation.name, answer))
-            if not answers[-1]:
-                is_reason = isinstance(answer, str) and answer.strip()
-                reason = answer if is_reason else f"is_compatible returned {answer!r}"
-                refusals[implementation.name] = str(reason)
-                continue
-        candidates.append(implementation)
-    key = (geometry, *answers) if answers else geometry
+    for each in registered:
+        if accepted[id(each.is_compatible)]:
+            candidates.append(each)
+            continue
+        answer = answers[id(each.is_compatible)]
+        is_reason = isinstance(answer, str) and answer.strip()
+        refusals[each.name] = str(answer if is_reason else f"is_compatible returned {answer!r}")
+    key = (geometry, *(accepted[check] for check in answers)) if answers else geometry
     return Case(geometry, key, tuple(candidates), registered), refusals
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from . import math as tm
 from .backends import active, array, devices, to_numpy, use
 from .errors import TurnoutError
+from .explain import ExplainedImplementation
 from .hooks import Device
 from .ir import f64, i64
 from .kernel import func, kernel
@@ -549,7 +550,15 @@ class Demo:
     def operation(self) -> PerformanceDispatcher[..., None]:
         """The operation, with every implementation registered."""
 
-        @perf_dispatch(warmup=self.warm_up_calls, active=self._timed_calls, repeat_after_seconds=0)
+        @perf_dispatch(
+            warmup=self.warm_up_calls,
+            active=self._timed_calls,
+            repeat_after_seconds=0,
+            # For what installed packages add, which `verify` does not know.
+            verify="once",
+            mutates={"nearest": "output", "distance_km": "output"},
+            reference=self.variants[0].name,
+        )
         def nearest_neighbours(
             latitude: Array, longitude: Array, nearest: Array, distance_km: Array
         ) -> None: ...
@@ -573,7 +582,12 @@ class Demo:
             operation(*arguments)
             self.advance(count * count)
             decision = operation.decision(*arguments)
-        measured = tuple(_measured(v, decision, arguments) for v in self.variants)
+        devices = {variant.name: variant.device for variant in self.variants}
+        # Not the variants alone: installed packages may have added implementations.
+        measured = tuple(
+            _measured(each, decision, devices.get(each.name, ""))
+            for each in operation.explain(*arguments).implementations
+        )
         return Race(count, str(decision.chosen), decision.reason, measured)
 
     def extremes(self) -> tuple[Neighbours, Neighbours]:
@@ -590,17 +604,16 @@ class Demo:
         return neighbours(int(distance_km.argmin())), neighbours(int(distance_km.argmax()))
 
 
-def _measured(variant: Variant, decision: Decision, arguments: Sequence[Array]) -> Measured:
-    samples_ns = decision.samples.get(variant.name, ())
-    is_chosen = variant.name == decision.chosen
-    if is_chosen:
+def _measured(each: ExplainedImplementation, decision: Decision, device: str) -> Measured:
+    samples_ns = decision.samples.get(each.name, ())
+    if each.is_chosen:
         why = decision.reason
     elif samples_ns:
         fastest_ns = median(decision.samples[str(decision.chosen)])
         why = f"takes {median(samples_ns) / fastest_ns:.2f} times as long"
     else:
-        why = variant.refusal(arguments) or f"not measured: {decision.reason}"
-    return Measured(variant.name, variant.device, samples_ns, is_chosen, why)
+        why = each.refusal or f"not measured: {decision.reason}"
+    return Measured(each.name, device, samples_ns, each.is_chosen, why)
 
 
 def disagreement(arguments: Sequence[Array], expected: Sequence[Array]) -> str:

@@ -166,11 +166,7 @@ def implementation_digest(function: Callable[..., Any], version: str | None = No
     >>> implementation_digest(abs, version="1") == implementation_digest(abs, version="1")
     True
     """
-    if version is not None and not (isinstance(version, str) and version):
-        raise ConfigurationError(
-            f"version={version!r} is not allowed: give a text that changes with the "
-            "implementation, for example '1', or the __version__ of the package that does the work"
-        )
+    check_version(version)
     try:
         text = _implementation_text(function)
     except (_IndescribableError, TurnoutError):
@@ -179,6 +175,15 @@ def implementation_digest(function: Callable[..., Any], version: str | None = No
         text = ""
     whole = f"{version!r} {text}"
     return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def check_version(version: object) -> None:
+    """Raise a ConfigurationError unless it is a text, or None."""
+    if version is not None and not (isinstance(version, str) and version):
+        raise ConfigurationError(
+            f"version={version!r} is not allowed: give a text that changes with the "
+            "implementation, for example '1', or the __version__ of the package that does the work"
+        )
 
 
 def _implementation_text(function: object) -> str:

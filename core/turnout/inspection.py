@@ -7,21 +7,15 @@ kernel on a device, and `examine` says what is installed and whether it works.
 from __future__ import annotations
 
 import ast
-import difflib
-import importlib
-import importlib.util
 import linecache
 import os
 import platform
 import re
-import sys
 import time
-import traceback
 import types
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +33,7 @@ from .lang import Func, LoopNote, LoweredKernel, Mutable, NDArray, Param, Scalar
 from .loading import DeviceContext
 from .lower import dispatch_groups
 from .perf import PerformanceDispatcher
+from .targets import attribute, imported, split_target
 
 if TYPE_CHECKING:
     # What annotates a kernel is an object, which type checkers do not take for a type.
@@ -55,6 +50,8 @@ else:
     Row = NDArray[f32, 1]
 
 # -- find a kernel ---------------------------------------------------------------------------------
+
+_FORMS = "MODULE:KERNEL or path/to/file.py:KERNEL"
 
 
 def find_kernel(target: str) -> Kernel:
@@ -76,16 +73,8 @@ def find_kernel(target: str) -> Kernel:
         Where there is no such module, its import fails, or it has no such kernel.
     """
     place, path = split_target(target)
-    module = _imported(place)
-    value: object = module
-    for name in path.split("."):
-        if not hasattr(value, name):
-            close = difflib.get_close_matches(name, dir(value), n=1)
-            suggestion = f" (did you mean {close[0]!r}?)" if close else ""
-            raise CallError(
-                f"{place} has no {path!r}{suggestion}; {_listed(place, kernels_of(module))}"
-            )
-        value = getattr(value, name)
+    module = imported(place, _FORMS)
+    value = attribute(module, place, path, _listed(place, kernels_of(module)))
     if not isinstance(value, Kernel):
         raise CallError(f"{target} is {_description(value)}; {_listed(place, kernels_of(module))}")
     return value
@@ -109,20 +98,11 @@ def find_kernels(target: str) -> dict[str, Kernel]:
     CallError
         Where there is no such module, its import fails, or it has no kernels.
     """
-    module = _imported(target)
+    module = imported(target, _FORMS)
     kernels = kernels_of(module)
     if not kernels:
         raise CallError(f"{target}: {_listed(target, kernels)}")
     return kernels
-
-
-def split_target(target: str) -> tuple[str, str]:
-    """Module or file, and the path of attributes in it; that is empty where none is named."""
-    place, separator, path = target.rpartition(":")
-    # The only colon of a file on Windows may be that of its drive.
-    if not separator or target.endswith(".py"):
-        return target, ""
-    return place, path
 
 
 def kernels_of(module: types.ModuleType) -> dict[str, Kernel]:
@@ -148,55 +128,6 @@ def _description(value: object) -> str:
     if callable(value) and not isinstance(value, type):
         return "a plain Python function; only functions decorated with @turnout.kernel are compiled"
     return f"{value!r}, which is no kernel"
-
-
-def _imported(place: str) -> types.ModuleType:
-    """Import a module by its name or its file, as ``python -m`` and ``python file`` would."""
-    is_file = place.endswith(".py")
-    if not is_file and (not place or place.startswith(".")):
-        raise CallError(f"{place!r} is no module; give MODULE:KERNEL or path/to/file.py:KERNEL")
-    folder = os.path.dirname(os.path.abspath(place)) if is_file else os.getcwd()
-    if is_file and not os.path.isfile(place):
-        raise CallError(f"there is no file {place!r}")
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        return _import_file(Path(place)) if is_file else importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{place}.".startswith(f"{error.name}."):
-            raise CallError(
-                f"there is no module {error.name!r} in {os.getcwd()} or on Python's path; give "
-                "MODULE:KERNEL or path/to/file.py:KERNEL"
-            ) from error
-        raise _import_error(place, error) from error
-    except (Exception, SystemExit) as error:
-        raise _import_error(place, error) from error
-
-
-def _import_file(path: Path) -> types.ModuleType:
-    name = f"turnout_show_{path.stem}"  # a name that hides no module of the same name
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None  # as for every file that ends with .py
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _import_error(place: str, error: BaseException) -> CallError:
-    shown = "".join(traceback.format_list(_frames(error)))
-    shown += "".join(traceback.format_exception_only(error))
-    return CallError(f"{place} cannot be imported:\n{shown.rstrip()}")
-
-
-def _frames(error: BaseException) -> traceback.StackSummary:
-    """Where an error came from, without Python's import system and this module."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = (__file__, importlib.__file__)
-    return traceback.StackSummary.from_list(
-        [f for f in frames if f.filename not in own and not f.filename.startswith("<frozen import")]
-    )
 
 
 # -- what became of a kernel -----------------------------------------------------------------------

@@ -15,14 +15,14 @@ import inspect
 import os
 import types
 import weakref
-from collections.abc import Callable, Hashable
 from typing import Any
 
 from .errors import KernelError
 from .pickling import MADE_KEPT, named
 from .records import record
+from .settings import Settings
 from .signatures import generate_prototype
-from .tuning import Candidate, Clock, Timer, TrialPlan
+from .tuning import Candidate
 
 
 @record
@@ -34,11 +34,7 @@ class _Definition:
     module: str
     doc: str | None
     signature: inspect.Signature
-    get_geometry_hash: Callable[..., Hashable] | None
-    plan: TrialPlan
-    max_geometries: int
-    timer: Timer | None
-    clock: Clock
+    settings: Settings
     implementations: tuple[Candidate, ...]
 
 
@@ -83,11 +79,7 @@ def _definition(operation: Any) -> _Definition:
         operation.__module__,
         operation.__doc__,
         inspect.Signature(bare),
-        operation._get_geometry_hash,
-        operation._plan,
-        operation._max_geometries,
-        operation._timer,
-        operation._clock,
+        operation._settings,
         # The reader loads what is installed there.
         tuple(each for each in operation._tuner.candidates if not each.is_installed),
     )
@@ -148,22 +140,13 @@ def restore(operation: Any, state: Any) -> None:
             return
         if hasattr(operation, "_tuner"):
             operation._tuner.renew(definition.implementations)
-            operation._timer = definition.timer
-            if definition.get_geometry_hash is not None:
-                operation._get_geometry_hash = definition.get_geometry_hash
-                operation._get_geometry = definition.get_geometry_hash
+            operation._settings = definition.settings
+            if definition.settings.get_geometry_hash is not None:
+                operation._get_geometry = definition.settings.get_geometry_hash
         else:
             prototype = generate_prototype(definition.signature)
             prototype.__name__, prototype.__qualname__ = definition.name, definition.qualname
             prototype.__module__, prototype.__doc__ = definition.module, definition.doc
-            operation.__init__(
-                prototype,
-                definition.get_geometry_hash,
-                definition.plan,
-                definition.max_geometries,
-                definition.timer,
-                definition.clock,
-            )
-            for implementation in definition.implementations:
-                operation._tuner.add(implementation)
+            operation.__init__(prototype, definition.settings)
+            operation._tuner.add(definition.implementations)
         operation._generate_call()

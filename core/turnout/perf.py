@@ -4,8 +4,10 @@
 geometry of its arguments, asks each ``is_compatible``, and looks the decision up; that much is
 generated as source text with the prototype's own parameters, because a decided call must cost a few
 hundred nanoseconds. Everything else happens in :meth:`PerformanceDispatcher._call_undecided`, which
-leaves trials and decisions to :mod:`turnout.tuning`. What users ask about it is put together in
-:mod:`turnout.explain`; pickles are made in :mod:`turnout.operation_pickling`.
+leaves trials and decisions to :mod:`turnout.tuning`, and to :mod:`turnout.safeguards` what keeps a
+call right meanwhile. What is registered is checked in :mod:`turnout.registration`. What users ask
+about it is put together in :mod:`turnout.explain`; pickles are made in
+:mod:`turnout.operation_pickling`.
 """
 
 from __future__ import annotations
@@ -13,48 +15,41 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 import threading
 import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from . import implementations as outside
-from .compatibility import Implementation, narrow, nothing_compatible
-from .errors import CallError, CompileError, ConfigurationError, KernelError
+from .compatibility import Implementation, checks, narrow, nothing_compatible
+from .errors import CallError, ConfigurationError, KernelError
 from .explain import Explanation, explain
-from .kernel import Kernel
 from .operation_pickling import reduced, restore
 from .preparation import Preparation
 from .ranking import median
+from .registration import Operation, Registration, implementations
+from .remembering import Memory
+from .safeguards import Safeguards
+from .settings import Settings, settings
 from .signatures import (
     check_accepts_arguments,
-    check_parameters,
     check_runs_when_called,
     generate_call,
     generate_geometry,
 )
-from .tuning import Case, Clock, Decision, Hooks, Timer, TrialPlan, Tuner
+from .tuning import Case, Clock, Decision, Timer, TrialPlan, Tuner
 from .tuning_on_copies import timer_of, tune_on_copies
+from .written import Mutates, check_mutates
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
-
-_BEFORE_A_LAUNCH = (KernelError, CompileError)
-
-
-class _Hooks(Hooks[Implementation]):
-    def restore(self, candidate: Implementation, error: BaseException) -> bool:
-        """Kernels that do not compile have not touched the arguments."""
-        return isinstance(candidate.function, Kernel) and isinstance(error, _BEFORE_A_LAUNCH)
-
-
-_HOOKS = _Hooks()
 
 
 @overload
@@ -74,6 +69,10 @@ def perf_dispatch(
     max_geometries: int = 1024,
     timer: Timer | None = None,
     clock: Clock = time.monotonic,
+    mutates: Mutates | None = None,
+    verify: Literal["always", "once", "never"] = "never",
+    reference: str | None = None,
+    tolerances: Mapping[Any, Any] | None = None,
 ) -> Callable[[Callable[P, R]], PerformanceDispatcher[P, R]]: ...
 
 
@@ -91,6 +90,10 @@ def perf_dispatch(
     max_geometries: int = 1024,
     timer: Timer | None = None,
     clock: Clock = time.monotonic,
+    mutates: Mutates | None = None,
+    verify: Literal["always", "once", "never"] = "never",
+    reference: str | None = None,
+    tolerances: Mapping[Any, Any] | None = None,
 ) -> Any:
     """Make an operation that runs the fastest of its registered implementations.
 
@@ -127,6 +130,20 @@ def perf_dispatch(
         of the device that the arguments are on, which waits for the device before and after.
     clock : callable, optional
         Seconds for `repeat_after_seconds`.
+    mutates : iterable of str, or mapping of str to {"output", "update"}, optional
+        The parameters whose arrays are written by implementations that do not say so themselves.
+        See `PerformanceDispatcher.register`.
+    verify : {"never", "once", "always"}
+        Whether implementations are run on copies of the arguments, and their results compared,
+        before one of them may run: before the first trials of a geometry, or before all, those that
+        measure again, too. One whose results differ is never tried, and `explain` shows where they
+        do.
+    reference : str, optional
+        The implementation that counts as right in that. Default: the majority; where there is
+        none, the one that was registered first.
+    tolerances : mapping, optional
+        By element type the relative tolerance of that comparison, or a pair of the relative and
+        the absolute one. Default: half of the digits of floats must agree, and all else be equal.
 
     Returns
     -------
@@ -136,7 +153,7 @@ def perf_dispatch(
     Raises
     ------
     ConfigurationError
-        When a number is out of range.
+        When a number is out of range, or another value not allowed.
     KernelError
         When the prototype is not a plain function.
 
@@ -162,10 +179,20 @@ def perf_dispatch(
         recent_samples,
     )
 
+    given = settings(
+        get_geometry_hash,
+        plan,
+        max_geometries,
+        timer,
+        clock,
+        mutates,
+        verify,
+        reference,
+        tolerances,
+    )
+
     def decorate(prototype: Callable[..., Any]) -> PerformanceDispatcher[..., Any]:
-        return PerformanceDispatcher(
-            prototype, get_geometry_hash, plan, max_geometries, timer, clock
-        )
+        return PerformanceDispatcher(prototype, given)
 
     return decorate if prototype is None else decorate(prototype)
 
@@ -191,15 +218,7 @@ class PerformanceDispatcher(Generic[P, R]):
         _operations.add(self)
         return self
 
-    def __init__(
-        self,
-        prototype: Callable[P, R],
-        get_geometry_hash: Callable[..., Hashable] | None,
-        plan: TrialPlan,
-        max_geometries: int,
-        timer: Timer | None,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, prototype: Callable[P, R], settings: Settings) -> None:
         if not inspect.isfunction(prototype):
             raise KernelError(
                 f"perf_dispatch decorates a plain function that serves as the prototype, not "
@@ -207,22 +226,19 @@ class PerformanceDispatcher(Generic[P, R]):
                 "kernels and other callables with its .register"
             )
         check_runs_when_called(f"perf_dispatch: the prototype {prototype.__name__!r}", prototype)
-        for setting, value in (("timer", timer), ("clock", clock)):
-            if value is not None and not callable(value):
-                raise ConfigurationError(f"{setting}={value!r} is not allowed: give a function")
         functools.update_wrapper(self, prototype)
         self.__signature__ = inspect.signature(prototype)
-        self._get_geometry_hash = get_geometry_hash
-        self._timer = timer
-        self._clock = clock
-        self._plan = plan
-        self._max_geometries = max_geometries
-        self._tuner: Tuner[Implementation] = Tuner(plan, self._report, clock, max_geometries)
-        if get_geometry_hash is None:
-            get_geometry_hash = generate_geometry(self.__signature__)
-        where = f"{self._label}: get_geometry_hash"
-        check_accepts_arguments(where, get_geometry_hash, self.__signature__)
-        self._get_geometry = get_geometry_hash
+        self._settings = settings
+        self._mutates = check_mutates(self._label, settings.mutates, self.__signature__)
+        self._tuner: Tuner[Implementation] = Tuner(
+            settings.plan, self._report, settings.clock, settings.max_geometries
+        )
+        self._memory = Memory(self._qualified_name, self.__signature__, settings.max_geometries)
+        get_geometry = settings.get_geometry_hash or generate_geometry(self.__signature__)
+        check_accepts_arguments(
+            f"{self._label}: get_geometry_hash", get_geometry, self.__signature__
+        )
+        self._get_geometry: Callable[..., Hashable] = get_geometry
         self._forced: str | None = None  # by the environment
         self._forces = 0  # how many `force` blocks are active, in any thread
         self._warned_of_refusals: set[str] = set()
@@ -257,6 +273,10 @@ class PerformanceDispatcher(Generic[P, R]):
         return f"perf_dispatch {self.__name__!r}"
 
     @property
+    def _qualified_name(self) -> str:
+        return f"{self.__module__}.{self.__qualname__}"
+
+    @property
     def implementations(self) -> tuple[str, ...]:
         """Names of the registered implementations, in order of registration."""
         return tuple(implementation.name for implementation in self._tuner.candidates)
@@ -272,6 +292,10 @@ class PerformanceDispatcher(Generic[P, R]):
         *,
         is_compatible: Callable[..., object] | None = None,
         name: str | None = None,
+        mutates: Mutates | None = None,
+        tune: Mapping[str, Iterable[Any]] | None = None,
+        prune: Callable[..., bool] | None = None,
+        version: str | None = None,
     ) -> Callable[[F], F]: ...
 
     def register(
@@ -281,6 +305,10 @@ class PerformanceDispatcher(Generic[P, R]):
         *,
         is_compatible: Callable[..., object] | None = None,
         name: str | None = None,
+        mutates: Mutates | None = None,
+        tune: Mapping[str, Iterable[Any]] | None = None,
+        prune: Callable[..., bool] | None = None,
+        version: str | None = None,
     ) -> Any:
         """Register an implementation; as a decorator, the topmost one.
 
@@ -293,6 +321,20 @@ class PerformanceDispatcher(Generic[P, R]):
             string that says why: it may not.
         name : str, optional
             Default: the function's own name.
+        mutates : iterable of str, or mapping of str to {"output", "update"}, optional
+            The parameters whose arrays the function writes, wherever in lists, tuples, dicts and
+            dataclasses these sit; ``()``: none. ``"output"``: what they hold before is not read,
+            ``"update"``: it is. Kernels tell by themselves. Where it is known what an
+            implementation writes, a call in whose trial it raises goes on with another one.
+        tune : mapping of str to iterable, optional
+            Registers one implementation for each combination of these values, named
+            ``name[tile=32,unroll=4]``: of a kernel they are compile-time constants
+            (`Kernel.with_constants`), of a function keyword arguments.
+        prune : callable, optional
+            Called with each combination as keyword arguments; True: leave it out.
+        version : str, optional
+            What the function is, for measurements that later processes use, where that cannot be
+            told from its source: change it with the library that does the work.
 
         Returns
         -------
@@ -302,29 +344,19 @@ class PerformanceDispatcher(Generic[P, R]):
         Raises
         ------
         KernelError
-            When the function cannot be called like the prototype, or its name is taken.
+            When the function cannot be called like the prototype, its name is taken, or what is
+            said of it cannot be true.
         """
+        given = Registration(name, is_compatible, mutates, tune, prune, version)
 
         def decorate(function: F) -> F:
-            if not callable(function):
-                raise KernelError(
-                    f"{self._label}: register takes a kernel or a plain function, not {function!r}"
-                )
             if isinstance(function, PerformanceDispatcher) and function is self:
                 raise KernelError(f"{self._label} cannot be an implementation of itself")
-            implementation = Implementation(
-                self._checked_name(function, name),
-                function,
-                is_compatible,
-                is_installed=self._preparation.is_loading,
+            operation = Operation(
+                self._label, self.__signature__, self._mutates, self._settings.verification
             )
-            where = f"{self._label}: the implementation {implementation.name!r}"
-            check_runs_when_called(where, function)
-            check_parameters(where, function, self.__signature__)
-            if is_compatible is not None:
-                where += ": is_compatible"
-                check_accepts_arguments(where, is_compatible, self.__signature__)
-            self._add(implementation)
+            registered, is_installed = self._tuner.candidates, self._preparation.is_loading
+            self._add(implementations(function, given, operation, registered, is_installed))
             if inspect.isfunction(function):
                 # The kernel decorator refuses functions that carry this: decorators out of order.
                 function.__dict__["__turnout_registered__"] = self.__name__
@@ -365,7 +397,11 @@ class PerformanceDispatcher(Generic[P, R]):
             Prints as a table.
         """
         case, refusals = self._case_of(self._bound(args, kwargs))
-        return explain(self._label, case, self._tuner.examine(case), refusals, self._plan)
+        return self._explanation(case, refusals)
+
+    def _explanation(self, case: Case[Implementation], refusals: Mapping[str, str]) -> Explanation:
+        examined = self._tuner.examine(case)
+        return explain(self._label, case, examined, refusals, self._settings.plan)
 
     @contextmanager
     def force(self, name: str) -> Iterator[None]:
@@ -430,14 +466,18 @@ class PerformanceDispatcher(Generic[P, R]):
             self._prepare()
         bound = self._bound(args, kwargs)
         case, refusals = self._case_of(bound)
-        forced = self._forced_implementation(self._forced, case, refusals)
-        if not self._is_settled(case, forced, refusals):
-            timer = self._timer or timer_of(args, kwargs)
-            tune_on_copies(self._tuner, case, bound, timer, _HOOKS, self._label)
-        return explain(self._label, case, self._tuner.examine(case), refusals, self._plan)
+        if self._settled(case, bound, refusals) is None:
+            hooks = self._safeguards(case, bound)
+            timer = self._settings.timer or timer_of(args, kwargs)
+            tune_on_copies(self._tuner, case, bound, hooks.written, timer, hooks, self._label)
+        return self._explanation(case, refusals)
 
     def reset(self) -> None:
-        """Forget all decisions and measurements; the next calls measure again."""
+        """Forget all decisions and measurements; the next calls measure again.
+
+        What earlier processes measured stays in the store, and this one takes no notice of it.
+        """
+        self._memory.recall_nothing()
         self._tuner.reset()
 
     def _bound(self, args: Any, kwargs: Any) -> inspect.BoundArguments:
@@ -453,42 +493,33 @@ class PerformanceDispatcher(Generic[P, R]):
 
     # -- registration
 
-    def _checked_name(self, function: Callable[..., Any], name: str | None) -> str:
-        if name is None:
-            name = getattr(function, "__name__", None)
-        if not isinstance(name, str) or not name or set(name) & set(":, \t\n"):
-            raise KernelError(
-                f"{self._label}: the implementation {function!r} has no usable "
-                f"name ({name!r}): give one without spaces, ':' and ',' with register(name=...)"
-            )
-        return name
-
-    def _add(self, implementation: Implementation) -> None:
+    def _add(self, implementations: Sequence[Implementation]) -> None:
         is_debugging = outside.is_debug_wanted()
         with self._registration:
-            if not self._tuner.add(implementation):
+            taken = self._tuner.add(implementations)
+            if taken is not None:
                 raise KernelError(
-                    f"{self._label}: an implementation {implementation.name!r} "
+                    f"{self._label}: an implementation {taken!r} "
                     "is registered already: give this one another name with register(name=...)"
                 )
             self._generate_call()
-            if not implementation.is_installed:
+            if not implementations[0].is_installed:
                 # It is another operation than the one in the pickles so far.
                 self._token, self._is_unpickled = "", False
         if is_debugging:
-            self._print(f"registered {implementation.name!r}")
+            for each in implementations:
+                self._print(f"registered {each.name!r}")
 
     # -- calls
 
     def _generate_call(self) -> None:
-        candidates = self._tuner.candidates
         call = generate_call(
             self.__signature__,
             self._get_geometry,
-            {i.name: i.is_compatible for i in candidates if i.is_compatible is not None},
+            checks(self._tuner.candidates),
             self._tuner.decided if not self._forces else {},
-            self._plan,
-            self._clock,
+            self._settings.plan,
+            self._settings.clock,
             self._call_undecided,
         )
         call.__qualname__ = self.__qualname__  # what Python's own TypeErrors show
@@ -511,25 +542,37 @@ class PerformanceDispatcher(Generic[P, R]):
                 raise
 
         for_now = _forced_here.get().get(self)
-        forced = self._forced_implementation(for_now or self._forced, case, refusals)
-        if for_now is not None and forced is not None:
+        forced = self._forced_implementation(for_now, case, refusals)
+        if forced is not None:
             return work(forced)
-        if self._is_settled(case, forced, refusals):
-            return work(forced or case.candidates[0])
-        timer = self._timer or timer_of(arguments, keywords)
-        return self._tuner.run(case, work, timer, _HOOKS)
+        bound = self.__signature__.bind(*arguments, **keywords)
+        settled = self._settled(case, bound, refusals)
+        if settled is not None:
+            return work(settled)
+        timer = self._settings.timer or timer_of(arguments, keywords)
+        return self._tuner.run(case, work, timer, self._safeguards(case, bound))
 
-    def _is_settled(
-        self, case: Case[Implementation], forced: Implementation | None, refusals: Mapping[str, str]
-    ) -> bool:
-        """Whether there is nothing to try: then the decision is remembered at once."""
+    def _settled(
+        self,
+        case: Case[Implementation],
+        bound: inspect.BoundArguments,
+        refusals: Mapping[str, str],
+    ) -> Implementation | None:
+        """Return what runs where there is nothing to try; then that is remembered at once."""
         if not case.candidates:
             raise CallError(nothing_compatible(self._label, self.__name__, refusals))
-        if forced is not None:
-            self._tuner.settle(case, forced, "forced by the environment")
-        elif len(case.candidates) == 1:
-            self._tuner.settle(case, case.candidates[0], "the only compatible implementation")
-        return forced is not None or len(case.candidates) == 1
+        chosen = self._forced_implementation(self._forced, case, refusals)
+        reason = "forced by the environment"
+        if chosen is None:
+            chosen, reason = self._memory.fixed(case, bound), "fixed by TURNOUT_TUNING"
+        if chosen is None and len(case.candidates) == 1:
+            chosen, reason = case.candidates[0], "the only compatible implementation"
+        if chosen is not None:
+            self._tuner.settle(case, chosen, reason)
+        return chosen
+
+    def _safeguards(self, case: Case[Implementation], bound: inspect.BoundArguments) -> Safeguards:
+        return Safeguards(case, bound, self._settings.verification, self._memory)
 
     def _case(
         self, geometry: Hashable, arguments: Sequence[Any], keywords: Mapping[str, Any]
@@ -553,7 +596,7 @@ class PerformanceDispatcher(Generic[P, R]):
 
     def _prepare(self) -> None:
         """At the first call, read the environment and load what installed packages register."""
-        qualified_name = f"{self.__module__}.{self.__qualname__}"
+        qualified_name = self._qualified_name
         forced = outside.forced_implementations()
         self._forced = forced.get(qualified_name, forced.get(self.__name__))
         self._is_debugging = outside.is_debug_wanted()
@@ -571,6 +614,7 @@ class PerformanceDispatcher(Generic[P, R]):
                 f"the forced implementation {self._forced!r} does not exist, the available ones "
                 f"are {list(self.implementations)}; the operation chooses one itself"
             )
+        problems += self._memory.prepare(self.implementations)
         for problem in problems:
             self._warn(problem)
 
@@ -597,8 +641,16 @@ class PerformanceDispatcher(Generic[P, R]):
         print(f"{self._label}: {text}")
 
     def _warn(self, text: str) -> None:
-        # Five levels up is the caller of the operation.
-        warnings.warn(f"{self._label}: {text}", RuntimeWarning, stacklevel=5)
+        warnings.warn(f"{self._label}: {text}", RuntimeWarning, stacklevel=_level_of_the_caller())
+
+
+def _level_of_the_caller() -> int:
+    """How far above `_warn` the first code is that is none of turnout's."""
+    frame = sys._getframe(1)
+    level = 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("turnout."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 _forced_here: ContextVar[Mapping[PerformanceDispatcher[..., Any], str]] = ContextVar(

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import numpy as np
+
 from .errors import KernelError
 from .perf import PerformanceDispatcher, perf_dispatch
 from .signatures import check_parameters, generate_prototype
@@ -106,6 +108,8 @@ def _common_signature(functions: Sequence[Callable[..., Any]]) -> inspect.Signat
 
     Defaults may differ: an operation passes all arguments, its own defaults for those left out.
     """
+    if any(isinstance(function, np.ufunc) for function in functions):
+        return None  # they tell parameters that exclude each other, and all would be given
     for function in functions:
         try:
             signature = inspect.signature(function)

@@ -151,6 +151,32 @@ class Remembered:
     measured_at: int
 
 
+@record
+class Addition:
+    """What `TuningStore.add` is given.
+
+    Attributes
+    ----------
+    key : MeasurementKey
+    digests : mapping of str to str
+    samples_ns : mapping of str to sequence of int
+    chosen : str
+    """
+
+    key: MeasurementKey
+    digests: Mapping[str, str]
+    samples_ns: Mapping[str, Sequence[int]]
+    chosen: str
+
+    def measurements(self, now: int) -> list[Measurement]:
+        """Those that can be stored, because the implementation has a digest."""
+        return [
+            Measurement(name, self.digests[name], tuple(map(int, samples)), len(samples), now)
+            for name, samples in self.samples_ns.items()
+            if name in self.digests and samples
+        ]
+
+
 class MergeCounts(NamedTuple):
     """How many measurements an import added, replaced by newer ones, and left as they were."""
 
@@ -271,21 +297,25 @@ class TuningStore:
         """
         if self.path is None:
             return Remembered({}, None, 0)
+        return remembered(self.of_operation(key, only=True).get(key), key, digests)
+
+    def of_operation(self, key: MeasurementKey, only: bool = False) -> dict[MeasurementKey, Entry]:
+        """Return what is stored of an operation on a device; where nothing can be read, warn once.
+
+        Parameters
+        ----------
+        key : MeasurementKey
+        only : bool
+            Nothing but this key, instead of all geometries.
+        """
+        if self.path is None:
+            return {}
         try:
-            found = self._read(lambda connection: _entries(connection, key))
+            found = self._read(lambda connection: _entries(connection, key, only))
         except _UnusableError as problem:
             _warn_unusable("read from", self.path, problem)
-            found = []
-        entries = [*found, *filter(None, [_shipped.get(key)])]
-        samples_ns: dict[str, tuple[int, ...]] = {}
-        measured_at = 0
-        for entry in entries:
-            for each in entry.measurements:
-                if digests.get(each.implementation) == each.digest:
-                    samples_ns.setdefault(each.implementation, each.samples_ns)
-                    measured_at = max(measured_at, each.measured_at)
-        chosen = (entry.chosen for entry in entries if entry.chosen in samples_ns)
-        return Remembered(samples_ns, next(chosen, None), measured_at)
+            return {}
+        return {entry.key: entry for entry in found}
 
     def add(
         self,
@@ -309,24 +339,27 @@ class TuningStore:
         chosen : str
             The implementation that is in use now.
         """
+        self.add_all([Addition(key, digests, samples_ns, chosen)])
+
+    def add_all(self, additions: Iterable[Addition]) -> None:
+        """Keep several in one transaction, which takes hardly longer than one of them."""
         if self.path is None or not self.is_writable:
             return
         now = int(time.time())
-        measured = [
-            Measurement(name, digests[name], tuple(map(int, samples)), len(samples), now)
-            for name, samples in samples_ns.items()
-            if name in digests and samples
-        ]
-        if not measured:
-            return
+        measured = [(each, each.measurements(now)) for each in additions]
 
         def append(connection: Connection) -> None:
-            old = _by_identity(_entry(connection, key))
-            case = _write_case(connection, key, chosen, now)
-            for new in measured:
-                _write_measurement(connection, case, _joined(old.get(_identity(new)), new))
+            for each, measurements in measured:
+                if not measurements:
+                    continue
+                old = _by_identity(_entry(connection, each.key))
+                case = _write_case(connection, each.key, each.chosen, now)
+                for new in measurements:
+                    _write_measurement(connection, case, _joined(old.get(_identity(new)), new))
             _evict(connection)
 
+        if not any(measurements for _, measurements in measured):
+            return
         try:
             self._write(append)
         except _UnusableError as problem:
@@ -342,7 +375,7 @@ class TuningStore:
         """
         path = self._checked_path()
         try:
-            return self._read(lambda connection: _entries(connection, None))
+            return self._read(_entries)
         except _UnusableError as problem:
             raise ConfigurationError(f"{path} cannot be read: {problem}") from problem
 
@@ -505,6 +538,7 @@ def _has_tables(connection: Connection, path: Path) -> bool:
 
 _KEY_COLUMNS = "operation, geometry, device, hardware, versions"
 _IS_KEY = "operation = ? AND geometry = ? AND device = ? AND hardware = ? AND versions = ?"
+_IS_OPERATION = "operation = ? AND device = ? AND hardware = ? AND versions = ?"
 _ROW_TYPES = [*[str] * 9, int, int]
 _YEAR_10000 = 253_402_300_800  # in seconds since 1970; no date has more digits
 _key_values = operator.attrgetter(*_KEY_COLUMNS.split(", "))
@@ -514,14 +548,20 @@ def _identity(measurement: Measurement) -> tuple[str, str]:
     return measurement.implementation, measurement.digest
 
 
-def _entries(connection: Connection, key: MeasurementKey | None) -> list[Entry]:
-    """Return the entry of a key, or all entries."""
+def _entries(
+    connection: Connection, key: MeasurementKey | None = None, only: bool = True
+) -> list[Entry]:
+    """Return the entry of a key, or those of all its geometries, or all entries."""
+    values = () if key is None else _key_values(key)
+    which = "TRUE" if key is None else _IS_KEY
+    if key is not None and not only:
+        which, values = _IS_OPERATION, (key.operation, key.device, key.hardware, key.versions)
     rows = connection.execute(
         f"""SELECT {_KEY_COLUMNS}, chosen, implementation, digest, samples_ns, count, measured_at
             FROM cases JOIN measurements ON case_id = id
-            {"" if key is None else f"WHERE {_IS_KEY}"}
+            WHERE {which}
             ORDER BY {_KEY_COLUMNS}, implementation, digest""",
-        () if key is None else _key_values(key),
+        values,
     ).fetchall()  # a query that an error leaves unfinished would keep the file locked
     found: dict[MeasurementKey, tuple[str, list[Measurement]]] = {}
     for row in rows:
@@ -616,6 +656,30 @@ def _evict(connection: Connection) -> None:
 
 
 # -- this process ----------------------------------------------------------------------------------
+
+
+def remembered(stored: Entry | None, key: MeasurementKey, digests: Mapping[str, str]) -> Remembered:
+    """Return what an entry, and the one that a package ships, tell of implementations.
+
+    Parameters
+    ----------
+    stored : Entry or None
+        Of this key, from the store.
+    key : MeasurementKey
+    digests : mapping of str to str
+        As for `TuningStore.load`.
+    """
+    entries = [entry for entry in (stored, _shipped.get(key)) if entry is not None]
+    samples_ns: dict[str, tuple[int, ...]] = {}
+    measured_at = 0
+    for entry in entries:
+        for each in entry.measurements:
+            if digests.get(each.implementation) == each.digest:
+                samples_ns.setdefault(each.implementation, each.samples_ns)
+                measured_at = max(measured_at, each.measured_at)
+    chosen = (entry.chosen for entry in entries if entry.chosen in samples_ns)
+    return Remembered(samples_ns, next(chosen, None), measured_at)
+
 
 _shipped: dict[MeasurementKey, Entry] = {}
 """Entries that packages of this program ship."""

@@ -187,6 +187,8 @@ class Known(NamedTuple):
 
     samples: Mapping[str, Sequence[int]]
     chosen: str | None
+    origin: str = ""
+    """When and by whom that was, for people."""
 
 
 class Trials(Generic[C]):
@@ -203,13 +205,17 @@ class Trials(Generic[C]):
         "_plan",
         "_repeated",
         "admitted",
+        "admitting",
         "decided_ns",
         "explored_ns",
         "failures",
         "holder",
         "incumbent",
+        "is_admitted_again",
         "is_recalled",
         "keys",
+        "origin",
+        "refusals",
         "regime",
         "samples",
         "warmups",
@@ -223,8 +229,11 @@ class Trials(Generic[C]):
         self._repeated: set[str] = set()  # who had samples when the evaluation began
         self._new_samples: dict[str, list[int]] = {}  # not yet part of a decision
         self._is_measured = False  # whether any sample was taken by this process
-        self.failures: dict[str, str] = {}
-        self.admitted: set[str] = set()
+        self.failures: dict[str, str] = {}  # who raised, unless all did
+        self.refusals: dict[str, str] = {}  # who was not admitted, for good
+        self.admitted: set[str] = set()  # of whom it was asked whether they may be tried
+        self.admitting: set[int] = set()  # the threads that are asking
+        self.is_admitted_again = False  # whether it is to be asked once more
         self.incumbent: C | None = None  # the last winner
         self.explored_ns = 0.0  # what trials of repeated evaluations took
         self.decided_ns = 0.0  # what decided calls took, as far as they were counted
@@ -232,6 +241,7 @@ class Trials(Generic[C]):
         self.keys: set[Hashable] = set()  # the decisions that rest on this
         self.regime: Regime = "calls"  # of the latest samples
         self.is_recalled = False  # whether earlier processes were asked what they know
+        self.origin = ""  # of what they knew
 
     # -- what is tried next
 
@@ -320,6 +330,7 @@ class Trials(Generic[C]):
                 self.warmups[candidate.name] = self._plan.warmup
             if candidate.name == known.chosen and self.incumbent is None:
                 self.incumbent = candidate
+        self.origin = known.origin
 
     def adopt(self, tuned: Trials[C]) -> None:
         """Take what was measured on copies in the place of earlier samples."""
@@ -330,15 +341,35 @@ class Trials(Generic[C]):
         self._is_measured, self.regime = True, "copies"
 
     def qualified(self, candidates: Iterable[C]) -> tuple[C, ...]:
-        """Return the candidates that did not fail."""
-        return tuple(c for c in candidates if c.name not in self.failures)
+        """Return those that were not refused and did not fail; all, where that leaves none."""
+        candidates = tuple(candidates)
+        for left_out in (self.left_out, self.refusals):
+            left = tuple(c for c in candidates if c.name not in left_out)
+            if left:
+                return left
+        return candidates
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Why candidates are not tried, by name."""
+        return self.failures | self.refusals
 
     def disqualify(self, failed: Mapping[C, str], candidates: Sequence[C]) -> None:
         """Try those that failed no more, unless all did: then the input was at fault."""
         self.failures |= {candidate.name: reason for candidate, reason in failed.items()}
-        if not self.qualified(candidates):
+        if self.left_out.keys() >= {candidate.name for candidate in candidates}:
             for each in candidates:
-                del self.failures[each.name]
+                self.failures.pop(each.name, None)
+
+    def is_to_admit(self, candidates: Iterable[C]) -> bool:
+        """Whether it must be asked of some of them whether they may be tried."""
+        return not self.admitted.issuperset([c.name for c in candidates])
+
+    def admit(self, candidates: Iterable[C], refusals: Mapping[C, str]) -> None:
+        """Note which candidates may be tried, and who may not, for good."""
+        self.admitted |= {candidate.name for candidate in candidates}
+        self.refusals |= {candidate.name: reason for candidate, reason in refusals.items()}
+        self.is_admitted_again = False
 
     def forget(self, candidates: Iterable[C]) -> None:
         """Drop all that is known of candidates that are taken away."""
@@ -347,6 +378,7 @@ class Trials(Generic[C]):
             for known in (self.warmups, self._fresh, self.samples, self._new_samples):
                 known.pop(name, None)
             self.failures.pop(name, None)
+            self.refusals.pop(name, None)
             self._repeated.discard(name)
             self.admitted.discard(name)
 
@@ -383,6 +415,8 @@ class Trials(Generic[C]):
         samples = {c.name: tuple(own) for c, own in self._measured(candidates).items()}
         name = None if chosen is None else chosen.name
         source: Source = "measured" if self._is_measured or chosen is None else "remembered"
+        if source == "remembered" and self.origin:
+            reason += f" ({self.origin})"
         new = {name: tuple(own) for name, own in self._new_samples.items()}
         return Decision(geometry, name, samples, reason, source, self.regime, new)
 

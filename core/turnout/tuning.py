@@ -20,7 +20,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -81,15 +81,29 @@ class Hooks(Generic[C]):
     """What a call lets the tuner ask and tells it; override what the caller can do.
 
     They are called without the lock, by the thread that made the call.
+
+    Attributes
+    ----------
+    admits_again : bool
+        Whether `admit` is asked again whenever candidates are measured again.
     """
+
+    admits_again = False
 
     def recall(self) -> Known | None:
         """Return what earlier processes measured for this geometry; asked once."""
         return None
 
-    def admit(self, candidate: C) -> str | None:
-        """Return why a candidate must not be tried; asked once, before its first trial."""
-        return None
+    def admit(self, candidates: Sequence[C]) -> Mapping[C, str]:
+        """Return why some candidates must not be tried; asked before any of them runs.
+
+        Some may have been asked about before. Two threads may ask at once. Those that are refused
+        are never tried for this geometry.
+        """
+        return {}
+
+    def prepare(self, candidate: C) -> None:
+        """Get ready for a trial; what this takes is not timed."""
 
     def restore(self, candidate: C, error: BaseException) -> bool:
         """Put the arguments back as they were before a trial raised; return whether they are.
@@ -218,17 +232,19 @@ class Tuner(Generic[C]):
 
     # -- candidates
 
-    def add(self, candidate: C) -> bool:
-        """Append a candidate; samples of the others are kept, so only it has trials to run.
+    def add(self, candidates: Sequence[C]) -> str | None:
+        """Append candidates; samples of the others are kept, so only these have trials to run.
 
-        Returns False, and changes nothing, when its name is taken.
+        Returns a name that is taken, if there is one; then nothing is changed.
         """
         with self._lock:
-            if any(candidate.name == other.name for other in self.candidates):
-                return False
-            self.candidates = (*self.candidates, candidate)
+            taken = {candidate.name for candidate in self.candidates}
+            for candidate in candidates:
+                if candidate.name in taken:
+                    return candidate.name
+            self.candidates = (*self.candidates, *candidates)
             self._forget_decisions()
-        return True
+        return None
 
     def remove(self, candidates: tuple[C, ...]) -> None:
         """Take candidates out again, with whatever was measured of them."""
@@ -259,12 +275,16 @@ class Tuner(Generic[C]):
             self._trials.clear()
 
     def _forget_decisions(self) -> None:
-        for key, decided in self.decided.items():
+        for key, decided in list(self.decided.items()):
             trials = self._trials.get(decided.decision.geometry)
             if trials is not None:
-                trials.decided_ns += decided.elapsed_ns
+                self._retire(key, trials)
                 trials.keys.discard(key)
         self.decided.clear()
+
+    def _retire(self, key: Hashable, trials: Trials[C]) -> None:
+        """Drop a decision, and account for the calls that it served."""
+        trials.decided_ns += self.decided.pop(key).elapsed_ns
 
     # -- one call
 
@@ -335,33 +355,51 @@ class Tuner(Generic[C]):
     def _admitted_turn(
         self, case: Case[C], trials: Trials[C], holder: object, hooks: Hooks[C]
     ) -> _Turn[C]:
-        """Take turns until the candidate is one that may be tried."""
+        """Take a turn, after it was asked which candidates may be tried."""
         while True:
-            turn = self._take_turn(case, trials, holder)
-            if turn.phase == "untimed" or turn.candidate.name in trials.admitted:
+            turn = self._take_turn(case, trials, holder, hooks)
+            if turn is not None:
                 return turn
-            self._admit(turn.candidate, case, trials, hooks)
+            self._admit(case, trials, hooks)
 
-    def _admit(self, candidate: C, case: Case[C], trials: Trials[C], hooks: Hooks[C]) -> None:
-        """Ask whether a candidate may be tried, and leave it out if not."""
-        refusal = hooks.admit(candidate)
+    def _admit(self, case: Case[C], trials: Trials[C], hooks: Hooks[C]) -> None:
+        """Ask which candidates may be tried, and leave the others out."""
+        thread = threading.get_ident()
+        candidates = trials.qualified(case.candidates)
+        trials.admitting.add(thread)
+        try:
+            refusals = hooks.admit(candidates)
+        finally:
+            trials.admitting.discard(thread)
         with self._lock:
-            trials.admitted.add(candidate.name)
-            if refusal is not None:
-                trials.disqualify({candidate: refusal}, case.candidates)
+            trials.admit(candidates, refusals)
+            refused = {candidate.name for candidate in refusals}
+            for key in [key for key in trials.keys if key in self.decided]:
+                if self.decided[key].candidate.name in refused:
+                    self._retire(key, trials)
 
-    def _take_turn(self, case: Case[C], trials: Trials[C], holder: object) -> _Turn[C]:
+    def _take_turn(
+        self, case: Case[C], trials: Trials[C], holder: object, hooks: Hooks[C]
+    ) -> _Turn[C] | None:
+        """Return what this call does; None where it must first be asked who may be tried."""
         with self._lock:
             decided = self.decided.get(case.key)
             if decided is not None and not self._is_expired(decided, case, trials):
                 return _Turn(decided.candidate, "untimed")  # another thread decided just now
             candidates = trials.qualified(case.candidates)
-            if trials.holder not in (None, holder):
-                return _Turn(trials.in_use(candidates), "untimed")
-            if decided is not None:
-                trials.decided_ns += decided.elapsed_ns
-                del self.decided[case.key]
+            is_free = trials.holder in (None, holder)
+            if decided is not None and is_free:
+                self._retire(case.key, trials)
                 trials.repeat(candidates)
+                trials.is_admitted_again = hooks.admits_again
+            is_asking = threading.get_ident() in trials.admitting  # an implementation calls back
+            is_due = trials.is_to_admit(candidates) or (is_free and trials.is_admitted_again)
+            if is_due and not is_asking:
+                if is_free:
+                    trials.holder = holder
+                return None
+            if is_asking or not is_free:
+                return _Turn(trials.in_use(candidates), "untimed")
             trial = trials.next_trial(candidates)
             if trial is None:
                 winner, decision = self._decide(case, trials)
@@ -389,6 +427,7 @@ class Tuner(Generic[C]):
                 raised.append(error)
                 raise
 
+        hooks.prepare(candidate)
         try:
             if turn.phase == "active":
                 result, elapsed_ns = _run_timed(attempt, timer)
@@ -541,20 +580,21 @@ class Tuner(Generic[C]):
             The first one that a candidate raised, if all of them did.
         """
         trials = self._known(case, hooks)
+        trials.is_admitted_again = hooks.admits_again
         fresh: Trials[C] = Trials(replace(self._plan, active="auto"))
         failures: dict[C, str] = {}
         first: Exception | None = None
         while True:
             candidates = [c for c in trials.qualified(case.candidates) if c not in failures]
+            if trials.is_admitted_again or trials.is_to_admit(candidates):
+                self._admit(case, trials, hooks)
+                continue
             if not candidates and first is not None:
                 raise first
             trial = fresh.next_trial(candidates)
             if trial is None:
                 break
             candidate, phase = trial
-            if candidate.name not in trials.admitted:
-                self._admit(candidate, case, trials, hooks)
-                continue
             try:
                 elapsed_ns = sample(candidate)
             except CallError:
@@ -589,7 +629,7 @@ class Tuner(Generic[C]):
                 self._progress(case, trials) if decided is None else decided.decision,
                 {name: tuple(samples) for name, samples in trials.samples.items()},
                 dict(trials.warmups),
-                dict(trials.failures),
+                trials.left_out,
                 self._exploration_share(trials),
             )
 
@@ -609,12 +649,14 @@ class Tuner(Generic[C]):
         self._lock = threading.RLock()
         for trials in self._trials.values():
             trials.holder = None
+            trials.admitting.clear()
 
 
 def _left_out(case: Case[C], trials: Trials[C]) -> str:
     """Words for the candidates that are not tried, and why."""
-    failed = [c.name for c in case.candidates if c.name in trials.failures]
-    return "".join(f"; without {name!r}, {trials.failures[name]}" for name in failed)
+    reasons = trials.left_out
+    left_out = [c.name for c in case.candidates if c.name in reasons]
+    return "".join(f"; without {name!r}, {reasons[name]}" for name in left_out)
 
 
 def _text(error: Exception) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from .backends import context_for
 from .copies import WorkingCopies, is_array, walk
 from .errors import CallError
 from .geometry import leaves
@@ -27,9 +28,7 @@ def timer_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Tim
     """Return the timer of the device that a call runs on; it is found when something is timed."""
 
     def timer(work: Callable[[], None]) -> int:
-        from .backends import timer_for
-
-        return timer_for(leaves([*arguments, *keywords.values()]))(work)
+        return context_for(leaves([*arguments, *keywords.values()])).timer(work)
 
     return timer
 
@@ -38,6 +37,7 @@ def tune_on_copies(
     tuner: Tuner[C],
     case: Case[C],
     bound: inspect.BoundArguments,
+    written: Collection[str],
     timer: Timer,
     hooks: Hooks[C],
     label: str,
@@ -50,6 +50,8 @@ def tune_on_copies(
     case : Case
     bound : inspect.BoundArguments
         All arguments of the call, defaults applied.
+    written : collection of str
+        The arguments that are copied; the others are only read.
     timer : Timer
     hooks : Hooks
     label : str
@@ -60,15 +62,15 @@ def tune_on_copies(
     CallError
         When an argument cannot be copied.
     """
-    copies = [_copies(bound)]
-    most_runs = _most_runs(bound)
+    copies = [_copies(bound, written)]
+    most_runs = _most_runs(bound, written)
     elapsed_ns: dict[C, int] = {}
 
     def sample(candidate: C) -> int:
         last_ns = elapsed_ns.get(candidate, _SAMPLE_NS)
         runs = max(1, min(most_runs, _SAMPLE_NS // max(last_ns, 1)))
         while len(copies) < runs:
-            copies.append(_copies(bound))
+            copies.append(_copies(bound, written))
         calls = [each.fresh() for each in copies[:runs]]
 
         def work() -> None:
@@ -82,22 +84,19 @@ def tune_on_copies(
         tuner.tune(case, sample, hooks, progress=lambda candidate: show(candidate.name))
 
 
-def _copies(bound: inspect.BoundArguments) -> WorkingCopies:
-    copies = WorkingCopies(bound, list(bound.arguments))
+def _copies(bound: inspect.BoundArguments, written: Collection[str]) -> WorkingCopies:
+    copies = WorkingCopies(bound, written)
     if copies.problem is not None:
         raise CallError(
-            f"tune runs on copies of the arguments, but {copies.problem}; "
-            "let the operation measure in the calls that your program makes"
+            f"tune runs on copies of the arguments, but {copies.problem}; say which arguments "
+            "are written with mutates=, or let the operation measure in the calls of your program"
         )
     return copies
 
 
-def _most_runs(bound: inspect.BoundArguments) -> int:
+def _most_runs(bound: inspect.BoundArguments, written: Collection[str]) -> int:
     arrays = [
-        each
-        for name, value in bound.arguments.items()
-        for _, each in walk(value, name)
-        if is_array(each)
+        each for name in written for _, each in walk(bound.arguments[name], name) if is_array(each)
     ]
     total_bytes = sum(getattr(array, "nbytes", 0) for array in arrays)
     return max(1, min(_MOST_RUNS, _COPIES_BYTES // max(total_bytes, 1)))

@@ -439,12 +439,12 @@ def test_a_child_forked_while_another_thread_loads_a_backend_loads_it_itself(sit
     assert name_of(tn.resolve((), "slow")) == "slow:0"
 
 
-def test_timer_for_mixed_arguments(site: Site) -> None:
+def test_the_context_of_mixed_arguments(site: Site) -> None:
     x, y = tn.array([1.0], device="gpu:0"), tn.array([2.0], device="gpu:1")
-    assert tn.timer_for((x,)) is tn.timer("gpu:0")
-    assert tn.timer_for((np.zeros(1), y)) is tn.timer("gpu:1")
+    assert tn.context_for((x,)).timer is tn.timer("gpu:0")
+    assert tn.context_for((np.zeros(1), y)).timer is tn.timer("gpu:1")
     with tn.use("host"):
-        assert tn.timer_for((x, y)) is tn.timer("host")
+        assert tn.context_for((x, y)).timer is tn.timer("host")
 
 
 # ---- moving data -------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from fake_plugins import Site, backend_source
 import turnout as tn
 from turnout import conformance, inspection
 from turnout.cli import main
+from turnout.targets import split_target
 
 backends = importlib.import_module("turnout.backends")
 
@@ -162,7 +163,7 @@ def process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
 
 
 def test_the_commands() -> None:
-    assert sorted(main.commands) == ["check", "demo", "doctor", "show"]
+    assert sorted(main.commands) == ["check", "demo", "doctor", "report", "show", "tune"]
     help_page = output("--help")
     for command in main.commands:
         assert f"  {command} " in help_page
@@ -844,10 +845,10 @@ def test_show_of_no_module(target: str, module: str) -> None:
 
 
 def test_the_target_of_a_file_on_windows() -> None:
-    assert inspection.split_target(r"C:\code\a.py") == (r"C:\code\a.py", "")
-    assert inspection.split_target(r"C:\code\a.py:k") == (r"C:\code\a.py", "k")
-    assert inspection.split_target("a.b:C.k") == ("a.b", "C.k")
-    assert inspection.split_target("a.b") == ("a.b", "")
+    assert split_target(r"C:\code\a.py") == (r"C:\code\a.py", "")
+    assert split_target(r"C:\code\a.py:k") == (r"C:\code\a.py", "k")
+    assert split_target("a.b:C.k") == ("a.b", "C.k")
+    assert split_target("a.b") == ("a.b", "")
 
 
 def test_reports_are_plain_data(folder: Path) -> None:

@@ -48,7 +48,7 @@ class Simulation:
         self.times_us = dict(zip(self.names, times_us, strict=True))
         self.tuner: Tuner[Candidate] = Tuner(plan, self.decisions.append, lambda: self.now)
         for name in self.names:
-            self.tuner.add(Candidate(name, lambda: None))
+            self.tuner.add([Candidate(name, lambda: None)])
         self.case = Case("g", "g", self.tuner.candidates, self.tuner.candidates)
         self.last = ""
 

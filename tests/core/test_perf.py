@@ -484,7 +484,11 @@ def test_an_implementation_that_raises_is_left_out_from_then_on(fake: FakeTimer)
     call(my_op, 1)
     with pytest.raises(ValueError, match="boom") as caught:
         my_op(1, 2)
-    assert caught.value.__notes__ == ["raised by 'v2', an implementation of perf_dispatch 'my_op'"]
+    assert caught.value.__notes__ == [
+        "raised by 'v2', an implementation of perf_dispatch 'my_op'",
+        "no other implementation was tried in its place, because it is not known what 'v2' writes; "
+        "register it with mutates=, which may be empty",
+    ]
     call(my_op, 5)
     assert fake.take() == "v1 v1 v1 v1 v1 v1"
     decision = my_op.decision(1, 2)

@@ -315,7 +315,8 @@ def test_an_interrupt_while_measuring_keeps_what_was_measured() -> None:
     assert ran == ["a", "b", "a", "a"]
 
 
-OURS = [f"turnout.{name}" for name in ("perf", "compatibility", "tuning", "trials", "ranking")]
+MODULES = "perf compatibility safeguards remembering tuning trials ranking"
+OURS = [f"turnout.{name}" for name in MODULES.split()]
 
 
 def is_interrupted_at(event_number: int, op: Any) -> bool:

@@ -369,8 +369,8 @@ def test_what_the_user_gave_stays_apart_from_defaults(settings: Any) -> None:
         return tn.perf_dispatch(active="auto", **settings)(plain_double)
 
     made = read_elsewhere(make)
-    assert made._plan == make()._plan
-    assert made._plan.is_budgeted is (not settings)
+    assert made._settings.plan == make()._settings.plan
+    assert made._settings.plan.is_budgeted is (not settings)
 
 
 def test_an_operation_is_made_once_and_goes_on_measuring() -> None:

@@ -218,3 +218,9 @@ operation_of_module = race(double, other_names, repeat_after_seconds=0, name="op
 def test_it_is_pickled_by_name():
     loaded = pickle.loads(pickle.dumps(operation_of_module))
     assert loaded is operation_of_module
+
+
+def test_ufuncs_tell_parameters_that_exclude_each_other() -> None:
+    power = tn.race(np.power, np.float_power)
+    for _ in range(12):
+        assert power(np.array([2.0, 3.0]), 2).tolist() == [4, 9]

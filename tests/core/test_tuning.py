@@ -6,7 +6,7 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -27,7 +27,7 @@ class Bench:
             plan, self.reports.append, lambda: self.now, max_geometries
         )
         for name in names:
-            self.tuner.add(Candidate(name, lambda: None))
+            self.tuner.add([Candidate(name, lambda: None)])
 
     def case(self, geometry: object = "g", names: str | None = None) -> Case[Candidate]:
         registered = self.tuner.candidates
@@ -189,7 +189,7 @@ def test_candidates_share_their_samples_between_the_sets_they_are_in() -> None:
 def test_a_new_candidate_is_tried_alone_and_the_samples_of_the_others_are_kept() -> None:
     bench = Bench(TrialPlan(warmup=2, active=1, repeat_after_seconds=0), "AB")
     bench.run(6)
-    assert bench.tuner.add(Candidate("C", lambda: None))
+    assert bench.tuner.add([Candidate("C", lambda: None)]) is None
     bench.elapsed_ns["C"] = 1
     assert bench.run(5) == "CCCCC"
     assert bench.timed == list("ABC")
@@ -197,7 +197,7 @@ def test_a_new_candidate_is_tried_alone_and_the_samples_of_the_others_are_kept()
 
 def test_names_are_unique() -> None:
     bench = Bench(TrialPlan(), "AB")
-    assert not bench.tuner.add(Candidate("A", lambda: None))
+    assert bench.tuner.add([Candidate("D", lambda: None), Candidate("A", lambda: None)]) == "A"
     assert [c.name for c in bench.tuner.candidates] == ["A", "B"]
 
 
@@ -206,7 +206,7 @@ def test_a_removed_candidate_leaves_nothing_behind() -> None:
     bench.run(3)
     removed = bench.tuner.candidates[1]
     bench.tuner.remove((removed,))
-    bench.tuner.add(removed)
+    bench.tuner.add([removed])
     assert bench.run(2) == "BA"
     assert bench.timed == list("ABB")
 
@@ -341,9 +341,9 @@ class Recorder(Hooks[Candidate]):
         self.asked.append("recall")
         return self.known
 
-    def admit(self, candidate: Candidate) -> str | None:
-        self.asked.append(f"admit {candidate.name}")
-        return self.refusals.get(candidate.name)
+    def admit(self, candidates: Sequence[Candidate]) -> dict[Candidate, str]:
+        self.asked.append("admit " + "".join(candidate.name for candidate in candidates))
+        return {c: self.refusals[c.name] for c in candidates if c.name in self.refusals}
 
     def restore(self, candidate: Candidate, error: BaseException) -> bool:
         self.asked.append(f"restore {candidate.name}")
@@ -395,7 +395,7 @@ def test_a_candidate_may_be_refused_before_its_first_trial() -> None:
     bench = Bench(TrialPlan(warmup=1, active=1, repeat_after_seconds=0), "ABC")
     hooks = Recorder(refusals={"A": "which does not compile", "C": "whose results are wrong"})
     assert run_with(bench, hooks, 4) == "BBBB"
-    assert hooks.asked == ["recall", "admit A", "admit B", "admit C"]
+    assert hooks.asked == ["recall", "admit ABC"]
     reason = hooks.decisions[0].reason
     assert reason.endswith(
         "without 'A', which does not compile; without 'C', whose results are wrong"
@@ -408,7 +408,80 @@ def test_where_all_are_refused_none_is() -> None:
     bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
     hooks = Recorder(refusals={"A": "no", "B": "no"})
     assert run_with(bench, hooks, 3) == "ABA"
-    assert hooks.asked == ["recall", "admit A", "admit B"]
+    assert hooks.asked == ["recall", "admit AB"]
+
+
+def test_who_was_refused_stays_refused_when_all_others_raise() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=2, repeat_after_seconds=0), "ABC")
+    hooks = Recorder(refusals={"A": "whose results are wrong"}, restores=True)
+
+    def work(candidate: Candidate) -> str:
+        raise ValueError(candidate.name)
+
+    with pytest.raises(ValueError, match=r"^B$"):
+        bench.tuner.run(bench.case(), work, bench.timer, hooks)
+    assert run_with(bench, hooks, 5) == "BCBCB"
+
+
+def test_who_is_admitted_is_asked_again_where_candidates_are_measured_again() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_count=2), "AB")
+    hooks = Recorder()
+    hooks.admits_again = True
+    assert run_with(bench, hooks, 2) == "AB"
+    hooks.refusals = {"A": "whose results are wrong"}
+    assert bench.run(2) == "AA"  # as many as the schedule says; then A is found to be wrong
+    assert run_with(bench, hooks, 3) == "BBB"
+    assert hooks.asked == ["recall", "admit AB", "admit AB"]
+
+
+def test_a_wrong_candidate_that_was_chosen_is_dropped_in_every_decision() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "ABC")
+    first = bench.tuner.candidates
+    wide, narrow = Case("g", "wide", first, first), Case("g", "narrow", first[:2], first)
+    for case in (narrow, narrow, narrow):
+        bench.tuner.run(case, bench.work, bench.timer, Recorder())
+    assert bench.tuner.decided["narrow"].candidate.name == "A"
+    hooks = Recorder(refusals={"A": "whose results are wrong"})
+    bench.tuner.run(wide, bench.work, bench.timer, hooks)  # C is new, so all are asked about
+    assert "narrow" not in bench.tuner.decided
+    assert bench.tuner.run(narrow, bench.work, bench.timer, hooks) == "B"
+
+
+def test_what_is_remembered_is_asked_about_before_it_runs() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+    hooks = Recorder(Known({"A": (10,), "B": (20,)}, "A", "by others"), {"A": "which is wrong"})
+    assert run_with(bench, hooks, 2) == "BB"
+    assert hooks.decisions[0].reason == (
+        "lowest median of 1 timed call each; without 'A', which is wrong (by others)"
+    )
+
+
+def test_threads_ask_for_themselves_and_run_nothing_that_was_not_admitted() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+    barrier = threading.Barrier(4)
+
+    class Waiting(Recorder):
+        def admit(self, candidates: Sequence[Candidate]) -> dict[Candidate, str]:
+            barrier.wait(WAIT_S)  # all threads are in the middle of asking
+            return super().admit(candidates)
+
+    hooks = Waiting(refusals={"A": "whose results are wrong"})
+    in_threads(4, lambda: bench.tuner.run(bench.case(), bench.work, bench.timer, hooks))
+    assert bench.ran == ["B"] * 4
+    assert hooks.asked.count("admit AB") == 4
+
+
+def test_a_candidate_that_calls_the_operation_while_it_is_asked_about() -> None:
+    bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
+
+    class Calling(Recorder):
+        def admit(self, candidates: Sequence[Candidate]) -> dict[Candidate, str]:
+            self.asked.append(bench.tuner.run(bench.case(), bench.work, bench.timer, self))
+            return super().admit(candidates)
+
+    hooks = Calling()
+    assert run_with(bench, hooks, 3) == "ABA"
+    assert hooks.asked == ["recall", "A", "admit AB"]
 
 
 def test_what_earlier_processes_measured_needs_no_trials() -> None:
@@ -465,9 +538,9 @@ def test_hooks_are_called_without_the_lock() -> None:
     bench = Bench(TrialPlan(warmup=0, active=1, repeat_after_seconds=0), "AB")
 
     class Asking(Recorder):
-        def admit(self, candidate: Candidate) -> str | None:
+        def admit(self, candidates: Sequence[Candidate]) -> dict[Candidate, str]:
             in_threads(1, lambda: bench.tuner.decision(bench.case()))
-            return super().admit(candidate)
+            return super().admit(candidates)
 
     assert run_with(bench, Asking(), 3) == "ABA"
 
@@ -578,7 +651,7 @@ def test_a_decision_is_not_remembered_when_a_candidate_was_added_during_its_last
     bench.run(1)
 
     def add(candidate: Candidate) -> str:
-        bench.tuner.add(Candidate("C", lambda: None))
+        bench.tuner.add([Candidate("C", lambda: None)])
         return bench.work(candidate)
 
     assert bench.tuner.run(bench.case(), add, bench.timer) == "B"
@@ -637,8 +710,7 @@ def test_reports_are_made_without_the_lock() -> None:
         in_threads(1, lambda: seen.append(tuner.decision(case)))
 
     tuner: Tuner[Candidate] = Tuner(TrialPlan(warmup=0), report)
-    tuner.add(Candidate("A", lambda: None))
-    tuner.add(Candidate("B", lambda: None))
+    tuner.add([Candidate("A", lambda: None), Candidate("B", lambda: None)])
     case = Case("g", "g", tuner.candidates, tuner.candidates)
     for _ in "AB":
         tuner.run(case, lambda candidate: None, lambda work: (work(), 1)[1])

@@ -740,8 +740,7 @@ class Restoring(Hooks[Candidate]):
 def run_once(x: Any, *functions: Any) -> Any:
     candidates = tuple(Candidate(f"v{n}", function) for n, function in enumerate(functions))
     tuner: Tuner[Candidate] = Tuner(TrialPlan(), lambda decision: None)
-    for candidate in candidates:
-        assert tuner.add(candidate)
+    assert tuner.add(candidates) is None
     case = Case("g", "g", candidates, tuner.candidates)
     hooks = Restoring(Snapshot(bind(x=x), "x"))
     return tuner.run(case, lambda candidate: candidate.function(x), lambda work: 1, hooks)
