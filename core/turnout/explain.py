@@ -176,6 +176,8 @@ def explain(
 
 
 def _regime(decision: Any, plan: TrialPlan) -> str:
+    if decision is not None and decision.source == "given" and not decision.samples:
+        return "none, because there is nothing to measure"
     if decision is not None and decision.regime == "copies":
         return "warm, repeated runs on copies of the arguments"
     if plan.warmup == 0:

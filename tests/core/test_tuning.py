@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 import pytest
+from concurrency_support import WAIT_S, in_threads
 
 from turnout.errors import BackendError, CallError, ConfigurationError
 from turnout.tuning import Candidate, Case, Decision, Hooks, Known, TrialPlan, Tuner
@@ -610,15 +611,6 @@ def test_a_nested_call_of_another_geometry_has_its_own_trial() -> None:
         "BB",
     ]
     assert bench.timed == ["A", "B"]
-
-
-def in_threads(count: int, work: Callable[[], object]) -> None:
-    threads = [threading.Thread(target=work) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-        assert not thread.is_alive()
 
 
 def test_while_one_thread_holds_a_trial_the_others_run_the_first_or_the_incumbent() -> None:
