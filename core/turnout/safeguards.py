@@ -47,6 +47,7 @@ class Safeguards(Hooks[Implementation]):
         self._verification = verification
         self._memory = memory
         self._snapshot: Snapshot | None = None
+        self._problem = ""  # why there is none
         self.admits_again = verification.when == "always"
 
     @cached_property
@@ -80,21 +81,26 @@ class Safeguards(Hooks[Implementation]):
 
     def prepare(self, candidate: Implementation) -> None:
         self._snapshot = None  # before another one is made: two would be twice the memory
-        if candidate.writes.accesses is not None:
+        if candidate.writes.accesses is None:
+            return
+        try:
             self._snapshot = Snapshot(self._bound, self.accesses)
+            self._problem = self._snapshot.problem or ""
+        except MemoryError:
+            self._problem = "there is no memory for a copy of what it writes"
 
     def restore(self, candidate: Implementation, error: BaseException) -> bool:
         if isinstance(candidate.function, Kernel) and isinstance(error, _BEFORE_A_LAUNCH):
             return True  # a kernel that does not compile has not touched the arguments
-        is_known = candidate.writes.accesses is not None and self._snapshot is not None
+        is_known = candidate.writes.accesses is not None
         if is_known and self._snapshot is not None and self._snapshot.restore():
             return True
         if isinstance(error, Exception):
-            problem = self._snapshot.problem if is_known and self._snapshot else None
-            why = problem or f"it is not known what {candidate.name!r} writes"
+            unknown = f"it is not known what {candidate.name!r} writes"
             error.add_note(
-                f"no other implementation was tried in its place, because {why}; register it with "
-                "mutates=, which may be empty"
+                "no other implementation was tried in its place, because "
+                f"{self._problem if is_known else unknown}; "
+                "register it with mutates=, which may be empty"
             )
         return False
 

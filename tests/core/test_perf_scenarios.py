@@ -315,7 +315,7 @@ def test_an_interrupt_while_measuring_keeps_what_was_measured() -> None:
     assert ran == ["a", "b", "a", "a"]
 
 
-MODULES = "perf compatibility safeguards remembering tuning trials ranking"
+MODULES = "dispatcher compatibility safeguards remembering tuning trials ranking"
 OURS = [f"turnout.{name}" for name in MODULES.split()]
 
 

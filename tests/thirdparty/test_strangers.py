@@ -282,6 +282,15 @@ def test_the_demo_goes_on_beside_a_broken_one(site: Site) -> None:
     assert "No module named 'libgone'" in printed
 
 
+def test_the_demo_refuses_one_whose_results_are_wrong(site: Site) -> None:
+    site.install("wrong-neighbours", SOUND.replace("nearest[:] =", "nearest[:] = 1 +"))
+    facts, _ = site.demo("--airports", "50")
+    *_, sound, wrong = facts["geometries"][0]["implementations"]
+    assert (sound["name"], len(sound["samples_ns"])) == (STRANGER, 3)
+    assert (wrong["name"], wrong["samples_ns"], wrong["chosen"]) == ("wrong_neighbours", [], False)
+    assert "its result differs from that of 'numpy_broadcasting': 'nearest'[" in wrong["why"]
+
+
 def test_the_order_is_that_of_the_names_wherever_they_are_installed(site: Site) -> None:
     site.install("zebra-neighbours", SOUND, site="first")
     site.install("ant-neighbours", SOUND, site="second")

@@ -63,4 +63,8 @@ def why_not(latitude: Any, longitude: Any, nearest: Any, distance_km: Any) -> bo
 
 def register(operation: Any) -> None:
     """Called with the operation, at its first call."""
-    operation.register(from_south_to_north, is_compatible=why_not)
+    operation.register(
+        from_south_to_north,
+        is_compatible=why_not,
+        mutates={"nearest": "output", "distance_km": "output"},
+    )
