@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,20 @@ class CudaMemory:
         """Address, shape and strides."""
         described: dict[str, Any] = value.__cuda_array_interface__
         return described
+
+    def bounds(self, value: Any) -> tuple[int, int] | None:
+        """First address and the one after the last; None unless C-contiguous and writable."""
+        if isinstance(value, self._ndarray):
+            if not value.flags.c_contiguous:
+                return None
+            pointer = value.data.ptr
+            return pointer, pointer + value.nbytes
+        described = self.interface(value)
+        pointer, is_read_only = described["data"]
+        if is_read_only or described.get("strides") is not None:
+            return None
+        itemsize = np.dtype(described["typestr"]).itemsize
+        return pointer or 0, (pointer or 0) + math.prod(described["shape"]) * itemsize
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """A new array; the fill is enqueued on the current stream."""

@@ -5,10 +5,16 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from turnout.plugin import CompileError
 
 _ACCESS_ERRORS = (700, 716, 717, 718, 719)
 """Illegal address, misaligned address, and what else a kernel can do to memory."""
+
+
+_NAMES_OF_DEFAULT_STREAM = {0, 1}
+_RECORD_WORDS = 5
 
 
 class Loaded(NamedTuple):
@@ -34,6 +40,7 @@ class Driver:
     def __init__(self) -> None:
         import cupy
 
+        self._cupy = cupy
         self._cuda = cupy.cuda
         self.launch_kernel = cupy.cuda.driver.launchKernel
         self.current_ordinal = cupy.cuda.runtime.getDevice
@@ -74,11 +81,25 @@ class Driver:
         self._cuda.runtime.setDevice(ordinal)
         self._cuda.runtime.free(0)
 
+    def is_current_stream(self, stream: int) -> bool:
+        """Whether a stream of another library is the current one."""
+        current = self.current_stream()
+        return stream == current or {stream, current} == _NAMES_OF_DEFAULT_STREAM
+
     def wait_for(self, stream: int) -> None:
         """Let the current stream go on after what is enqueued on `stream` now."""
         event = self._cuda.Event(disable_timing=True)
         self._cuda.runtime.eventRecord(event.ptr, stream)
         self._cuda.runtime.streamWaitEvent(self.current_stream(), event.ptr)
+
+    def new_record(self) -> Any:
+        """Memory of the current GPU for a record of violations."""
+        return self._cupy.zeros(_RECORD_WORDS, np.int64)
+
+    def read_record(self, record: Any) -> list[int]:
+        """Wait for the current stream, and read a record."""
+        words: list[int] = record.get().tolist()
+        return words
 
 
 def explained(error: Exception) -> Exception:

@@ -247,15 +247,70 @@ static inline int __popcll(unsigned long long x) { return __builtin_popcountll(x
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
 
+// ---- functions of numbers: the host's, which <math.h> would declare in a tenth of a second -----
+
+#define ONE(name)                \
+  extern "C" double name(double); \
+  extern "C" float name##f(float);
+#define TWO(name)                        \
+  extern "C" double name(double, double); \
+  extern "C" float name##f(float, float);
+ONE(exp) ONE(exp2) ONE(expm1) ONE(log) ONE(log2) ONE(log10) ONE(log1p) ONE(cbrt) ONE(sqrt)
+ONE(sin) ONE(cos) ONE(tan) ONE(asin) ONE(acos) ONE(atan) ONE(sinh) ONE(cosh) ONE(tanh) ONE(erf)
+ONE(fabs) ONE(floor) ONE(ceil) ONE(rint) ONE(trunc)
+TWO(atan2) TWO(pow) TWO(hypot) TWO(fmod) TWO(copysign)
+extern "C" double fma(double, double, double);
+extern "C" float fmaf(float, float, float);
+#undef ONE
+#undef TWO
+
+template <typename To, typename From>
+static inline To same_bits(From value) {
+  static_assert(sizeof(To) == sizeof(From), "types of one size");
+  To result;
+  memcpy(&result, &value, sizeof result);
+  return result;
+}
+static inline float __uint_as_float(unsigned bits) { return same_bits<float>(bits); }
+static inline unsigned __float_as_uint(float value) { return same_bits<unsigned>(value); }
+static inline double __longlong_as_double(long long bits) { return same_bits<double>(bits); }
+static inline long long __double_as_longlong(double value) { return same_bits<long long>(value); }
+
 // ---- atomics: no other thread runs in between --------------------------------------------------
 
+namespace emulation {
 template <typename T, typename Update>
-static inline T emulate_atomic(T *address, Update update) {
+static inline T update(T *address, Update updated) {
   if ((unsigned long)address % sizeof(T)) {
     fprintf(stderr, "emulated CUDA: a misaligned atomic operation\n");
     abort();
   }
   T old = *address;
-  *address = update(old);
+  *address = updated(old);
   return old;
 }
+}  // namespace emulation
+
+// Overloads, not templates: a type that CUDA does not have must not compile.
+#define UPDATE(name, T, expression)                                             \
+  static inline T name(T *address, T value) {                                   \
+    return emulation::update(address, [=](T old) -> T { return expression; }); \
+  }
+#define INTEGER_UPDATES(T)                                                       \
+  UPDATE(atomicAdd, T, old + value)                                              \
+  UPDATE(atomicMin, T, old < value ? old : value)                                \
+  UPDATE(atomicMax, T, old > value ? old : value)                                \
+  UPDATE(atomicAnd, T, old & value)                                              \
+  UPDATE(atomicOr, T, old | value)                                               \
+  UPDATE(atomicXor, T, old ^ value)                                              \
+  UPDATE(atomicExch, T, value)                                                   \
+  static inline T atomicCAS(T *address, T expected, T value) {                   \
+    return emulation::update(address, [=](T old) -> T { return old == expected ? value : old; }); \
+  }
+INTEGER_UPDATES(unsigned)
+INTEGER_UPDATES(unsigned long long)
+UPDATE(atomicAdd, int, (int)((unsigned)old + (unsigned)value))
+UPDATE(atomicAdd, float, old + value)
+UPDATE(atomicAdd, double, old + value)
+#undef INTEGER_UPDATES
+#undef UPDATE

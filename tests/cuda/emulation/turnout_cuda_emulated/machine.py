@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 
 from turnout.plugin import CompileError
+from turnout_cuda.driver import Loaded
+
+from .arrays import EmulatedArray
 
 _FOLDER = Path(__file__).parent
 _OPTIONS = (
@@ -86,15 +89,12 @@ class Library:
 class EmulatedDriver:
     """What `turnout_cuda.launcher` calls, on the CPU: launches end before they return."""
 
-    def __init__(self) -> None:
-        from .arrays import EmulatedArray
+    array_type = EmulatedArray
 
-        self.array_type = EmulatedArray
+    def __init__(self) -> None:
         self._libraries: dict[int, Library] = {}
 
     def load(self, code: bytes, entry: str, ordinal: int) -> Any:
-        from turnout_cuda.driver import Loaded
-
         library = Library(code)
         self._libraries[id(library)] = library
         return Loaded(library, id(library))
@@ -105,6 +105,16 @@ class EmulatedDriver:
         outcome = self._libraries[function].launch(*shape, extra)
         if outcome:
             raise RuntimeError(_OUTCOMES[outcome])
+
+    def new_record(self) -> EmulatedArray:
+        return EmulatedArray(np.zeros(5, np.int64))
+
+    def read_record(self, record: EmulatedArray) -> list[int]:
+        words: list[int] = record.host.tolist()
+        return words
+
+    def is_current_stream(self, stream: int) -> bool:
+        return True
 
     def current_ordinal(self) -> int:
         return 0
