@@ -7,6 +7,7 @@ writability, overlap and the range of numbers at every call.
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import operator
 import reprlib
@@ -422,8 +423,8 @@ def scalar_conversion(spec: ParameterSpec, dtype: DType | Weak) -> Conversion:
             return 0.0
 
     def single(value: Any, problems: list[str]) -> float:
-        with np.errstate(over="ignore", under="ignore"):
-            return float(np.float32(real(value, problems)))
+        # As NumPy converts it, without a warning for what becomes infinite.
+        return ctypes.c_float(real(value, problems)).value
 
     return single if held is f32 else real
 
@@ -507,6 +508,26 @@ def _overlaps_itself(array: np.ndarray[Any, Any]) -> bool:
     return False
 
 
+def stand_in(value: Any, context: DeviceContext) -> Any:
+    """An array of NumPy in the place of one on a device, for looking at how it lies in memory.
+
+    Its elements must not be touched, because they are not there. Where the backend does not tell
+    how its arrays lie, and for all else, it is `value` itself.
+    """
+    if context.interface is None or isinstance(value, np.ndarray) or _is_number(value):
+        return value
+    return np.asarray(_Interface(context.interface(value)))
+
+
+class _Interface:
+    def __init__(self, interface: dict[str, Any]) -> None:
+        self.__array_interface__ = interface
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | np.generic)
+
+
 def overlap_problem(
     first: tuple[str, Any], second: tuple[str, Any], may_coincide: bool
 ) -> str | None:
@@ -522,7 +543,7 @@ def overlap_problem(
 
 
 def overlaps(a: Any, b: Any) -> bool:
-    """Whether two arrays share memory; of arrays on a device only their identity is known."""
+    """Whether two arrays share memory; only identity tells where how they lie is not known."""
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
         return a is b
     if not np.may_share_memory(a, b):

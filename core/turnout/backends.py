@@ -6,7 +6,8 @@ failure is remembered by its message and raised again whenever that backend is a
 
 A call runs on the first of these that applies: its ``device=``; ``with use(...)``; the device that
 owns the device arrays among its arguments; `set_default_device`; ``TURNOUT_BACKEND``; ``cpu`` if
-installed; ``reference``. NumPy arrays and scalars live on the host and belong to no device.
+installed; ``reference``. NumPy arrays and scalars live on the host and belong to no device. To a
+device with arrays of its own they go only where a user names it, and not because it owns others.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ __all__ = [
     "BackendStatus",
     "DeviceContext",
     "active",
+    "active_name",
     "array",
     "backend",
     "backends",
@@ -44,7 +46,10 @@ __all__ = [
     "clear",
     "context_for",
     "devices",
+    "home",
     "host_array",
+    "is_capturing",
+    "lost",
     "resolve",
     "set_default_device",
     "sync",
@@ -116,8 +121,17 @@ class _Once(Generic[T]):
                 self._is_running = False
             return self._made[0]
 
+    @property
+    def is_made(self) -> bool:
+        return bool(self._made)
+
     def forget_other_threads(self) -> None:
         self._is_running = False
+
+    def lose(self, failure: Unavailable) -> list[T]:
+        """Fail from now on; gives what was made until now."""
+        made, self._made, self._failure = self._made, [], failure
+        return made
 
 
 def _copy(error: Unavailable | BackendError) -> Unavailable | BackendError:
@@ -149,11 +163,35 @@ class _Installed:
         once = _Once(self, make, f"device {device}")
         return self._contexts.setdefault(device.index, once)()
 
-    def forget_other_threads(self) -> None:
+    def contexts(self) -> list[DeviceContext]:
+        """The devices that were used so far."""
+        # A list first, because other threads may begin to use another one.
+        return [once() for once in list(self._contexts.values()) if once.is_made]
+
+    def after_fork_in_child(self) -> list[DeviceContext]:
+        """Give up what the parent made of a driver; returns the devices that are lost."""
         self.lock = threading.RLock()
         values: list[_Once[Any]] = [self.backend, self.devices, *self._contexts.values()]
         for once in values:
             once.forget_other_threads()
+        contexts = self.contexts()
+        is_host = contexts[0].is_host if contexts else not self._may_have_loaded_a_driver()
+        if is_host or not self.devices.is_made:
+            return []
+        name = self.entries[0].name
+        lost = Unavailable(
+            f"backend {name!r} was in use when this process was forked, and drivers of devices do "
+            "not survive that",
+            "start processes with multiprocessing.get_context('spawn'), or fork before the first "
+            f"use of {name!r}",
+        )
+        self.devices.lose(lost)
+        for once in self._contexts.values():
+            once.lose(lost)
+        return contexts
+
+    def _may_have_loaded_a_driver(self) -> bool:
+        return self.backend.is_made and self.backend().has_own_memory
 
 
 def _load(entries: Sequence[discovery.Entry]) -> Backend:
@@ -195,15 +233,17 @@ class _State:
         with self.lock:
             self.owners += (context,)
 
-    def forget_other_threads(self) -> None:
+    def after_fork_in_child(self) -> None:
         self.lock = threading.Lock()
         for installed in self.installed.values():
-            installed.forget_other_threads()
+            lost.update(installed.after_fork_in_child())
 
 
 # The default of `_state` once more, where native code can read it.
 _default_id = ctypes.c_size_t(0)
 _state = _State()
+lost: set[DeviceContext] = set()
+"""Devices that the parent of this process used before it forked; nothing runs on them here."""
 _used: ContextVar[DeviceContext | None] = ContextVar("turnout_used_device", default=None)
 
 
@@ -218,11 +258,13 @@ def clear() -> None:
     _state = _State()
     _state.choose(None)
     _context.cache_clear()
+    lost.clear()
 
 
 def _after_fork_in_child() -> None:
     # A thread that loaded a backend when another one forked does not exist in the child.
-    _state.forget_other_threads()
+    _state.after_fork_in_child()
+    _context.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -461,18 +503,20 @@ def resolve(
     Raises
     ------
     CallError
-        If device arrays live on two devices, or elsewhere than on the named one.
+        If device arrays live on two devices, or elsewhere than on the named one, or together with
+        NumPy arrays on a device that is not named.
     Unavailable, BackendError
         If the named device cannot be used.
     ConfigurationError
         If ``TURNOUT_BACKEND`` is malformed. It is read at the first call that needs a default.
     """
     named = _used.get() if device is None else _named(device)
-    if not are_on_host:
-        owner = _owner(arguments, named, callee)
-        if owner is not None:
-            return owner
-    return named or _state.default or _find_default()
+    context = None if are_on_host else _owner(arguments, named, callee)
+    if context is None:
+        context = named or _default()
+    if lost and context in lost:
+        _context(context.name)  # raises
+    return context
 
 
 def choice_of(context: DeviceContext) -> DeviceChoice:
@@ -488,34 +532,88 @@ def active() -> DeviceContext:
     return resolve((), are_on_host=True)
 
 
+def active_name() -> str:
+    """Return how the active device is spelt; cheap, for a key that is made at every call."""
+    return (_used.get() or _state.default or _find_default()).name
+
+
+def context_for(arguments: Sequence[object]) -> DeviceContext:
+    """Return the device whose work a call with these arguments waits for, whatever it runs.
+
+    Parameters
+    ----------
+    arguments : sequence
+        Where device arrays among them live on several devices, or there are none, it is the
+        active device.
+    """
+    homes = _homes(arguments)
+    return homes.pop() if len(homes) == 1 else active()
+
+
+def is_capturing() -> bool:
+    """Whether this thread records work for a device into a graph, so that nothing can be timed."""
+    return any(context.is_capturing() for context in _state.owners if context not in lost)
+
+
+def home(value: object) -> DeviceContext | None:
+    """Return the device that owns a value; None for what lives on the host.
+
+    Parameters
+    ----------
+    value : object
+        Every usable backend is asked before the answer for an array of another library is None.
+    """
+    return None if type(value) in _HOST_TYPES else _home(value)
+
+
+def _homes(arguments: Sequence[object]) -> set[DeviceContext]:
+    return {owner for value in arguments if (owner := home(value)) is not None}
+
+
 def _owner(
     arguments: Sequence[object],
     named: DeviceContext | None,
     callee: Callable[..., object] | None,
 ) -> DeviceContext | None:
     """The one device whose arrays are among the arguments; must be `named` if that is given."""
-    foreign = [value for value in arguments if type(value) not in _HOST_TYPES]
-    homes = {home for value in foreign if (home := _home(value)) is not None}
+    homes = _homes(arguments)
     if not homes:
         return None
-    if len(homes | {named or next(iter(homes))}) == 1:
-        return homes.pop()
+    owner = next(iter(homes))
+    are_at_home = len(homes) == 1 and owner is (named or owner)
+    if are_at_home and (named or not _has_host_arrays(arguments) or owner is _default()):
+        return owner
     of_callee = "" if callee is None else f" of {callee.__name__}"
     where = "; ".join(
         f"argument {name} ({type(value).__name__}) is on {_describe_home(value)}"
         for name, value in zip(_names(arguments, callee), arguments, strict=True)
-        if hasattr(value, "dtype")
+        if hasattr(value, "dtype") and not isinstance(value, np.generic)
     )
+    if are_at_home:
+        raise CallError(
+            f"this call{of_callee} has arrays on a device and on the host: {where}. Move all to "
+            f"the device with turnout.array(x, device={owner.name!r}); or name it, with "
+            f"device={owner.name!r} or turnout.use({owner.name!r}), to have host arrays copied "
+            "there and back"
+        )
     if named is not None:
         raise CallError(
-            f"this call{of_callee} is to run on {named.device}, but has arrays elsewhere: {where}. "
-            f"Move them with turnout.array(x, device={str(named.device)!r}), or run it where they "
-            "are"
+            f"this call{of_callee} is to run on {named.name}, but has arrays elsewhere: {where}. "
+            f"Move them with turnout.array(x, device={named.name!r}), or run it where they are"
         )
     raise CallError(
         f"the arrays of one call{of_callee} live on several devices: {where}. Move them to one of "
         "these with turnout.array(x, device=...)"
     )
+
+
+def _has_host_arrays(arguments: Sequence[object]) -> bool:
+    # One number may well be an array without axes.
+    return any(isinstance(value, np.ndarray) and value.ndim for value in arguments)
+
+
+def _default() -> DeviceContext:
+    return _state.default or _find_default()
 
 
 def _names(arguments: Sequence[object], callee: Callable[..., object] | None) -> list[str]:
@@ -552,9 +650,9 @@ def _may_live_on_a_device(value: object) -> bool:
 
 
 def _describe_home(value: object) -> str:
-    home = _home(value)
-    if home is not None:
-        return str(home.device)
+    owner = home(value)
+    if owner is not None:
+        return owner.name
     is_on_host = isinstance(value, np.ndarray | np.generic) or _is_cpu_tensor(value)
     return "the host" if is_on_host else "no device that can be used"
 
@@ -603,14 +701,19 @@ def _first_default(failures: list[str]) -> DeviceContext:
 
 
 def sync(device: str | Device | None = None) -> None:
-    """Wait for the work that this process queued on a device.
+    """Wait for the work that this process queued on devices.
 
     Parameters
     ----------
     device : str or Device, optional
-        The active device by default.
+        Every device that this process has used by default.
     """
-    resolve((), device).sync()
+    if device is not None:
+        resolve((), device).sync()
+        return
+    for installed in _installed().values():
+        for context in installed.contexts():
+            context.sync()
 
 
 def timer(device: str | Device | None = None) -> Timer:
@@ -636,20 +739,6 @@ def timer(device: str | Device | None = None) -> Timer:
     return resolve((), device).timer
 
 
-def context_for(arguments: Sequence[object]) -> DeviceContext:
-    """Return the device on which a call with these arguments runs.
-
-    Parameters
-    ----------
-    arguments : sequence
-        Where they live on several devices, the active device is returned.
-    """
-    try:
-        return resolve(arguments)
-    except CallError:
-        return active()
-
-
 def array(value: object, device: str | Device | None = None) -> Any:
     """Move data to a device.
 
@@ -669,7 +758,7 @@ def array(value: object, device: str | Device | None = None) -> Any:
     Raises
     ------
     CallError
-        If `value` is no array data.
+        If `value` is no array data, or a masked array, whose mask no device takes.
 
     Examples
     --------
@@ -681,7 +770,16 @@ def array(value: object, device: str | Device | None = None) -> Any:
     if context.memory.owns(value):
         return value
     host = to_numpy(value)
-    return host if context.is_host else context.memory.put(host)
+    return host if context.is_host else context.memory.put(_plain(host))
+
+
+def _plain(host: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Host data as `Memory.put` takes it."""
+    if isinstance(host, np.ma.MaskedArray):
+        raise CallError("a masked array would lose its mask on a device; pass x.filled(...)")
+    if host.dtype.hasobject:
+        raise CallError(f"an array of {host.dtype} holds Python objects, which no device takes")
+    return np.asarray(host, host.dtype.newbyteorder("="), order="C")
 
 
 def to_numpy(value: object) -> np.ndarray[Any, Any]:
@@ -702,12 +800,15 @@ def to_numpy(value: object) -> np.ndarray[Any, Any]:
     CallError
         If `value` is no array data.
     """
-    home = _home(value) if type(value) not in _HOST_TYPES else None
-    if home is None:
+    owner = home(value)
+    if owner is None:
         return host_array(value)
+    if owner in lost:
+        _context(owner.name)  # raises
     owned: Any = value
     out = np.empty(owned.shape, _numpy_dtype(owned.dtype))
-    home.memory.get(value, out)
+    if out.size:
+        owner.memory.get(value, out)
     return out
 
 

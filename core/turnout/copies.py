@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import overlaps
-from .backends import resolve, to_numpy
+from .arguments import overlaps, stand_in
+from .backends import home, to_numpy
+from .loading import DeviceContext
 
 _ALIGNMENT = 64
 _SPREAD_KEPT = 4
@@ -95,6 +96,27 @@ def _problem(contents: Iterable[tuple[str, Any]]) -> str | None:
     return None
 
 
+def _alias_on_a_device(
+    written: Iterable[tuple[str, Any]], everything: Iterable[tuple[str, Any]]
+) -> str | None:
+    """Why copies on a device would not lie to each other as these arrays do, or None."""
+    lying = [(label, value, _lie(value)) for label, value in everything if is_array(value)]
+    for label, value in written:
+        lie = _lie(value) if is_array(value) else None
+        for other_label, other, other_lie in lying:
+            if lie is None or other_lie is None or other is value:
+                continue
+            if lie[0] is other_lie[0] and overlaps(lie[1], other_lie[1]):
+                return f"{label} and {other_label} share memory on {lie[0].name}"
+    return None
+
+
+def _lie(array: Any) -> tuple[DeviceContext, Any] | None:
+    """The device of an array and how it lies there; None for what lives on the host."""
+    owner = home(array)
+    return None if owner is None or owner.is_host else (owner, stand_in(array, owner))
+
+
 # -- arrays of any kind ----------------------------------------------------------------------------
 
 
@@ -105,17 +127,19 @@ def copied(array: Any) -> Any:
     for method in ("copy", "clone"):  # PyTorch calls it clone
         if callable(getattr(array, method, None)):
             return getattr(array, method)()
-    return resolve((array,)).memory.put(to_numpy(array))
+    owner = home(array)
+    host = to_numpy(array).copy()
+    return host if owner is None else owner.memory.put(host)
 
 
 def assign(array: Any, content: Any) -> None:
     """Overwrite all elements of an array with those of an array of the same kind or of NumPy."""
     if isinstance(content, np.ndarray) and not isinstance(array, np.ndarray):
-        home = resolve((array,))
-        if home.is_host:
+        owner = home(array)
+        if owner is None:
             array = np.asarray(array)  # a tensor of another library, whose memory this shares
         else:
-            content = home.memory.put(np.ascontiguousarray(content))
+            content = owner.memory.put(np.asarray(content, order="C"))
     array[...] = content
 
 
@@ -279,7 +303,9 @@ class WorkingCopies:
         self._names = names
         self._twins: dict[int, _Twin] = {}
         contents = _contents(bound, names)
-        self.problem = _problem(contents)
+        self.problem = _problem(contents) or _alias_on_a_device(
+            contents, _contents(bound, bound.arguments)
+        )
         if self.problem is None:
             self._make_twins({id(value): value for _, value in contents if is_array(value)})
 

@@ -355,7 +355,8 @@ class FixedChoices:
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._chosen: dict[tuple[str, str, str], str] = {}
         for entry in entries:
-            case = (entry.key.operation, entry.key.geometry, _backend(entry.key.device))
+            key = entry.key
+            case = _case(key.operation, key.geometry, key.device)
             self._chosen.setdefault(case, entry.chosen)
 
     def choice(
@@ -381,7 +382,7 @@ class FixedChoices:
         """
         if geometry is None:
             return None
-        chosen = self._chosen.get((operation, geometry, _backend(device)))
+        chosen = self._chosen.get(_case(operation, geometry, device))
         return chosen if chosen in names else None
 
     def unknown(self, operation: str, names: Collection[str]) -> list[str]:
@@ -398,8 +399,10 @@ class FixedChoices:
         return sorted(chosen.difference(names))
 
 
-def _backend(device: str) -> str:
-    return device.partition(":")[0]
+def _case(operation: str, geometry: str, device: str) -> tuple[str, str, str]:
+    """What a choice is fixed for; geometries name the device, whose number does not count."""
+    backend = device.partition(":")[0]
+    return operation, geometry.replace(ascii(device), ascii(backend)), backend
 
 
 def fixed_choices() -> FixedChoices | None:

@@ -1,7 +1,9 @@
 """The default geometry of a call: everything about its arguments that decides its speed.
 
 It is computed at every call of an operation without ``get_geometry_hash``, so it reads attributes
-that are at hand on the host: shapes, dtypes, strides; never the contents of an array.
+that are at hand on the host: shapes, dtypes, strides; never the contents of an array. Beside what
+`describe` says of each argument it holds the active device, on which kernels run that get host
+arrays.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+
+from .backends import home
 
 
 def describe(value: object) -> object:
@@ -84,6 +88,9 @@ def _is_c_contiguous(array: Any) -> bool:
 
 
 def _device(array: Any) -> object:
+    owner = home(array)
+    if owner is not None:
+        return owner.name
     dlpack_device = getattr(array, "__dlpack_device__", None)
     if callable(dlpack_device):
         return tuple(dlpack_device())

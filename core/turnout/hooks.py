@@ -163,18 +163,41 @@ class Launcher(Protocol):
 
 
 class Memory(Protocol):
-    """Memory of a device whose arrays are not NumPy's."""
+    """Memory of a device whose arrays are not NumPy's.
+
+    Three more methods are optional.
+
+    ``zeros(shape, dtype)``
+        A new array on the device that is full of zeros, for results of kernels and scratch memory.
+        The fill is enqueued; nothing waits. Without it zeros are copied there from the host.
+    ``interface(value)``
+        The array interface of an owned array, as NumPy defines it: a dict with ``data``, a pair of
+        an address and whether the array is read-only, ``shape``, ``typestr``, ``version`` and,
+        unless it is C-contiguous, ``strides`` in bytes. Addresses are compared, never read. With it
+        views of one buffer are checked for overlap, and outputs for what makes them unwritable;
+        without it the core tells apart only different array objects.
+    ``bounds(value)``
+        The first address of an owned array and the one after its last; None unless it is
+        C-contiguous and can be written. It says less than `interface` in less time, because it is
+        asked at every call.
+    """
 
     def owns(self, value: object) -> bool:
         """Whether `value` is an array on this device; cheap, by type."""
         ...
 
     def put(self, host: np.ndarray[Any, Any]) -> Any:
-        """Copy to the device; returns when `host` may be reused."""
+        """Copy to the device; returns when `host` may be reused.
+
+        `host` is C-contiguous and in the byte order of this machine.
+        """
         ...
 
     def get(self, value: Any, out: np.ndarray[Any, Any]) -> None:
-        """Copy back into `out`; waits for the work that produces `value`."""
+        """Copy back into `out`, which is C-contiguous; waits for the work that produces `value`.
+
+        It is not called for arrays without elements.
+        """
         ...
 
 
@@ -237,7 +260,8 @@ def turnout_timer(device: Device, sync: Sync) -> Timer:  # type: ignore[empty-bo
     Called by: `turnout.backends`.
     When: once per device.
     Returns: a function that runs a callable once and returns nanoseconds, by device events where
-        the device has them.
+        the device has them. Its attribute ``is_capturing``, if it has one, is a function that says
+        whether this thread records work into a graph instead of running it: nothing is timed then.
     Raises: nothing.
     Default: a monotonic clock between two syncs.
     """

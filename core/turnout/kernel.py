@@ -34,6 +34,7 @@ from .arguments import (
     overlaps,
     sample_count,
     scalar_conversion,
+    stand_in,
     type_key,
     writability_problems,
 )
@@ -114,6 +115,7 @@ class Kernel:
         self._free = FreeNames(function, self.constants)
         self._executables: dict[tuple[Hashable, ...], Executable] = {}
         self._entries: list[Callable[..., Any]] = []
+        self._warned_of_copies_to: set[str] = set()
         self._lock = threading.RLock()
         _kernels.add(self)
 
@@ -314,7 +316,7 @@ class Executable:
         self.types = types
         self.context = context
         self.plan = lower_plan(lowered.plan, context.backend, context.device.target)
-        specs = kernel.signature.parameters
+        self._specs = specs = kernel.signature.parameters
         self._scratch = [step for step in self.plan.steps if isinstance(step, ir.Scratch)]
         names = [spec.name for spec in specs]
         names += [SAMPLES, *(spec.name for spec in lowered.returned)]
@@ -341,7 +343,6 @@ class Executable:
         found = dict.fromkeys(r for run in runs for r in run.reaches)
         self._reaches = [] if kernel.debug else list(found)
         self._are_long_enough = reach_check(self._reaches, self._places)
-        self._has_warned_of_copies = False
         self.has_asked_for_entry = False
 
     def __call__(self, values: Sequence[Any], samples: int | None) -> Any:
@@ -357,21 +358,23 @@ class Executable:
         if problems:
             raise call_error(self.kernel.__name__, problems)
         arguments.append(count)
-        returned = [allocate(count) for allocate in self._allocators]
         if self.context.is_host:
+            returned: list[Any] = [allocate(count) for allocate in self._allocators]
             arguments += returned
             self._run(arguments)
         else:
-            returned = self._run_on_device(arguments, returned)
+            returned = self._run_on_device(arguments, count)
         return self._result(returned) if returned else None
 
     def native_entry(
         self, values: Sequence[Any], fallback: Callable[..., Any]
     ) -> Callable[..., Any] | None:
-        """A callable of the backend for calls like the one with `values`, or None."""
+        """A callable for calls like the one with `values`; None where there is none."""
         has_samples = self.kernel.signature.form == "array" or self._planes
-        if not (self._launches and self.context.is_host and has_samples) or self.kernel.debug:
+        if not (self._launches and has_samples) or self.kernel.debug:
             return None
+        if not self.context.is_host:
+            return self._device_entry(values, fallback)
         make = self._launches[0].launcher.direct
         if make is None:
             return None
@@ -383,6 +386,22 @@ class Executable:
             from .compilation import backend_error
 
             raise backend_error(self.context.backend, "direct", error) from error
+
+    def _device_entry(
+        self, values: Sequence[Any], fallback: Callable[..., Any]
+    ) -> Callable[..., Any] | None:
+        arrays = [v for v, spec in zip(values, self._specs, strict=True) if spec.rank]
+        if any(isinstance(array, np.ndarray) for array in arrays):
+            return None  # they have to be copied, which takes longer than all else
+        from .device_entry import device_entry
+
+        return device_entry(
+            self._direct_call(values, fallback),
+            self.context,
+            [array.dtype for array in arrays],
+            dict(self._scalars),
+            self._are_long_enough,
+        )
 
     def _direct_call(self, values: Sequence[Any], fallback: Callable[..., Any]) -> DirectCall:
         from .compilation import compile_text
@@ -405,8 +424,9 @@ class Executable:
 
     def _direct_parameters(self, values: Sequence[Any]) -> Iterator[DirectParameter]:
         given = self.kernel.__signature__.parameters.values()
-        specs = self.kernel.signature.parameters
-        for place, (parameter, spec, value) in enumerate(zip(given, specs, values, strict=True)):
+        for place, (parameter, spec, value) in enumerate(
+            zip(given, self._specs, values, strict=True)
+        ):
             dtype = self.types[spec.name]
             yield DirectParameter(
                 name=spec.name,
@@ -436,7 +456,7 @@ class Executable:
         if samples is None and len(lengths) == 1 and have_widths:
             count: int = lengths.pop()
             return count
-        return sample_count(self.kernel.signature.parameters, values, samples, problems)
+        return sample_count(self._specs, values, samples, problems)
 
     def _is_plain(self, values: Sequence[Any]) -> bool:
         """Whether NumPy arrays are right at first sight; where not, a closer look decides."""
@@ -450,7 +470,9 @@ class Executable:
         return True
 
     def _array_problems(self, values: Sequence[Any]) -> list[str]:
-        specs = self.kernel.signature.parameters
+        specs = self._specs
+        if not self.context.is_host:
+            values = [stand_in(value, self.context) for value in values]
         problems = writability_problems((specs[p].name, values[p]) for p in self._written)
         for (first, second), may_coincide in self._pairs.items():
             problem = overlap_problem(
@@ -465,7 +487,7 @@ class Executable:
 
     def _run(self, arguments: list[Any]) -> None:
         for scratch in self._scratch:
-            arguments.append(self.context.memory.put(np.zeros(scratch.shape, scratch.dtype)))
+            arguments.append(self.context.zeros(scratch.shape, scratch.dtype.dtype))
         for launch in self._launches:
             args = launch.select(arguments)
             try:
@@ -473,15 +495,13 @@ class Executable:
             except IndexViolation as violation:
                 raise self._out_of_bounds(launch.unit, violation) from None
 
-    def _run_on_device(
-        self, arguments: list[Any], returned: list[np.ndarray[Any, Any]]
-    ) -> list[Any]:
+    def _run_on_device(self, arguments: list[Any], count: int) -> list[Any]:
         """Run on a device with memory of its own; host arrays are copied there and back.
 
         What is returned lives where the arguments do: on the host if all arrays came from there.
         """
         memory = self.context.memory
-        specs = self.kernel.signature.parameters
+        specs = self._specs
         places = [place for place, spec in enumerate(specs) if spec.rank]
         copied = {p: arguments[p] for p in places if isinstance(arguments[p], np.ndarray)}
         if copied:
@@ -495,7 +515,10 @@ class Executable:
                 memory.put(np.ascontiguousarray(host)) if original is None else there[original]
             )
             arguments[place] = there[place]
-        results = [memory.put(array) for array in returned]
+        results = [
+            self.context.zeros(spec.shape(count), spec.dtype.dtype)
+            for spec in self.lowered.returned
+        ]
         arguments += results
         self._run(arguments)
         for place in self._written:
@@ -503,11 +526,14 @@ class Executable:
                 self._copy_back(there[place], copied[place])
         if not copied or len(copied) < len(places):
             return results
+        returned = [allocate(count) for allocate in self._allocators]
         for result, array in zip(results, returned, strict=True):
-            memory.get(result, array)
-        return list(returned)
+            self._copy_back(result, array)
+        return returned
 
     def _copy_back(self, there: Any, host: np.ndarray[Any, Any]) -> None:
+        if not host.size:
+            return
         back = host if host.flags.c_contiguous else np.empty(host.shape, host.dtype)
         self.context.memory.get(there, back)
         if back is not host:
@@ -515,10 +541,10 @@ class Executable:
 
     def _refuse_partial_overlap(self, copied: dict[int, np.ndarray[Any, Any]]) -> None:
         """One memory cannot be two copies, so the order of loads and stores would be lost."""
-        specs = self.kernel.signature.parameters
+        specs = self._specs
         problems = [
             f"arguments {specs[first].name!r} and {specs[second].name!r} overlap in memory and "
-            f"would be copied to {self.context.device} apart, though the kernel writes to one of "
+            f"would be copied to {self.context.name} apart, though the kernel writes to one of "
             f"them; move the whole memory there with turnout.array(x) and slice it there"
             for first in self._written
             for second in copied
@@ -531,11 +557,11 @@ class Executable:
             raise call_error(self.kernel.__name__, problems)
 
     def _warn_of_copies(self, names: Sequence[str]) -> None:
-        if self._has_warned_of_copies:
+        if self.context.name in self.kernel._warned_of_copies_to:
             return
-        self._has_warned_of_copies = True
+        self.kernel._warned_of_copies_to.add(self.context.name)
         warnings.warn(
-            f"kernel {self.kernel.__name__} runs on {self.context.device}; the NumPy arrays "
+            f"kernel {self.kernel.__name__} runs on {self.context.name}; the NumPy arrays "
             f"{', '.join(names)} are copied there, and the written ones back, at every call. Keep "
             "them there with turnout.array(x). This is said once per kernel",
             PerformanceWarning,

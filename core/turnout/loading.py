@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -46,6 +48,12 @@ class Backend:
     version: str
     hook: pluggy.HookRelay
 
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether it answers ``turnout_memory`` itself, so that its arrays may be its own."""
+        core_alone = 1
+        return len(self.hook.turnout_memory.get_hookimpls()) > core_alone
+
 
 @dataclass(frozen=True, eq=False)
 class DeviceContext:
@@ -62,6 +70,17 @@ class DeviceContext:
     memory : Memory
     is_host : bool
         Whether the device works on NumPy arrays, so that nothing has to be moved to it.
+    name : str
+        How the device is spelt, for example ``"cuda:1"``.
+    zeros : callable
+        Makes an array on the device from a shape and a dtype, full of zeros.
+    interface : callable or None
+        Gives the array interface of an array on the device, if the backend knows.
+    bounds : callable or None
+        Gives the first address of such an array and the one after its last; None unless it is
+        C-contiguous and can be written.
+    is_capturing : callable
+        Says whether this thread records work for the device instead of running it.
     """
 
     device: Device
@@ -70,6 +89,11 @@ class DeviceContext:
     timer: Timer
     memory: Memory
     is_host: bool
+    name: str
+    zeros: Callable[[tuple[int, ...], Any], Any]
+    interface: Callable[[Any], dict[str, Any]] | None
+    bounds: Callable[[Any], tuple[int, int] | None] | None
+    is_capturing: Callable[[], bool]
 
 
 def load(entry: Entry) -> Backend:
@@ -226,7 +250,37 @@ def make_context(backend: Backend, device: Device) -> DeviceContext:
     if lacking:
         problem = f"must return a Memory, but {memory!r} has no {', '.join(lacking)}"
         raise _hook_error(backend, "turnout_memory", problem)
-    return DeviceContext(device, backend, sync, timer, memory, memory.owns(np.empty(0)))
+    interface = getattr(memory, "interface", None)
+    return DeviceContext(
+        device=device,
+        backend=backend,
+        sync=sync,
+        timer=timer,
+        memory=memory,
+        is_host=memory.owns(np.empty(0)),
+        name=str(device),
+        zeros=getattr(memory, "zeros", None) or partial(_put_zeros, memory),
+        interface=interface,
+        bounds=getattr(memory, "bounds", None) or (interface and partial(_bounds, interface)),
+        is_capturing=getattr(timer, "is_capturing", None) or _never,
+    )
+
+
+def _put_zeros(memory: Memory, shape: tuple[int, ...], dtype: Any) -> Any:
+    return memory.put(np.zeros(shape, dtype))
+
+
+def _bounds(interface: Callable[[Any], dict[str, Any]], value: Any) -> tuple[int, int] | None:
+    described = interface(value)
+    address, is_read_only = described["data"]
+    if is_read_only or described.get("strides") is not None:
+        return None
+    itemsize = np.dtype(described["typestr"]).itemsize
+    return address, address + math.prod(described["shape"]) * itemsize
+
+
+def _never() -> bool:
+    return False
 
 
 def _call_hook(backend: Backend, hook: str, **arguments: Any) -> Any:

@@ -42,7 +42,7 @@ it. The guide is ``docs/write_a_backend.md``.
 
 from __future__ import annotations
 
-from . import ir
+from . import cfamily, ir
 from .direct import NO_DEFAULT, DirectCall, DirectParameter, DirectRun
 from .errors import BackendError, CallError, CompileError, Unavailable
 from .hooks import (
@@ -80,6 +80,7 @@ __all__ = [
     "Target",
     "Timer",
     "Unavailable",
+    "cfamily",
     "format_unit",
     "hookimpl",
     "ir",

@@ -7,7 +7,8 @@ by their medians, and a median that is lower counts only beyond a margin and bey
 * from five samples each on there must be evidence too. Either their ranks differ, by three standard
   deviations of Mann and Whitney's statistic or as much as ranks can: this resolves small
   differences, and outliers hardly weigh in it. Or the medians differ by six of their standard
-  errors, estimated from the quartiles: this resolves large differences at once.
+  errors, estimated from the quartiles: this resolves large differences at once. Or three quarters
+  of the one are twice as long as three quarters of the other, whatever the rest is.
 
 The limits are those at which, in simulations with differences of 5 % and heavy-tailed noise, wrong
 choices are below 2 % and candidates that are equal hardly ever change places
@@ -33,6 +34,7 @@ TIE_FROM = 9
 CLEARLY_SLOWER = 1.5
 
 _RANK_DEVIATIONS = 3.0
+_QUARTILES_APART = 2.0
 _MEDIAN_ERRORS = 6.0
 _QUARTILES_PER_DEVIATION = 1.349  # of a normal distribution
 _MEDIAN_PER_MEAN = 1.2533  # how much larger the standard error of a median is than that of a mean
@@ -98,6 +100,8 @@ def is_slower(samples: Sequence[float], than: Sequence[float]) -> bool:
     if difference <= (SINGLE_SAMPLE_MARGIN if fewest == 1 else MARGIN) * median(than):
         return False
     if fewest < EVIDENCE_FROM:
+        return True
+    if quartiles(samples)[0] > _QUARTILES_APART * quartiles(than)[1]:
         return True
     return _do_ranks_differ(samples, than) or difference > _MEDIAN_ERRORS * _error(samples, than)
 

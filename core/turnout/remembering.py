@@ -2,7 +2,7 @@
 
 Measurements go to `turnout.store` under the operation's name with its module, the device of the
 call, and a geometry that means the same in every process: the operation's own one if it is made of
-plain values, else the default one. Reading and writing take a small share of the time at most, even
+plain values, else the default one and the values of all integers. Reading and writing take a small share of the time at most, even
 where every call has another geometry: all geometries of an operation are read at once, and what is
 decided in quick succession is written together. With ``TURNOUT_TUNING=fixed`` nothing is measured,
 and `turnout.decisions` says what runs.
@@ -169,9 +169,12 @@ class Memory:
 
     def _geometry(self, case: Case[Implementation], bound: inspect.BoundArguments) -> str | None:
         text = canonical_geometry(case.geometry)
-        if text is None:
-            text = canonical_geometry(self._default_geometry(*bound.args, **bound.kwargs))
-        return text
+        if text is not None:
+            return text
+        default = self._default_geometry(*bound.args, **bound.kwargs)
+        # The user's own one may tell numbers apart that the default one does not.
+        numbers = [each for each in bound.arguments.values() if isinstance(each, int)]
+        return canonical_geometry((default, *numbers))
 
 
 class _Writer:

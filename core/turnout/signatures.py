@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from .backends import active_name
 from .errors import KernelError
 from .geometry import describe
 from .tuning import Clock, Decided, TrialPlan
@@ -211,13 +212,15 @@ def generate_call(
 def generate_geometry(prototype: inspect.Signature) -> Callable[..., Hashable]:
     """Generate the default ``get_geometry_hash``.
 
-    For the prototype ``(a, n=1)`` it returns ``(describe(a), describe(n))``, where the common case
-    of `describe`, an array of NumPy, is written out: that halves what the geometry costs.
+    For the prototype ``(a, n=1)`` it returns ``(active_name(), describe(a), describe(n))``, where
+    the common case of `describe`, an array of NumPy, is written out: that halves what the geometry
+    costs.
     """
     parameters = list(prototype.parameters.values())
-    described = "".join(f"{_description(p)}," for p in parameters)
-    source = f"def $geometry{_declaration(parameters)}: return ({described})"
-    return _execute(source, "geometry", {"describe": describe, "type": type, "ndarray": np.ndarray})
+    described = "".join(f", {_description(p)}" for p in parameters)
+    source = f"def $geometry{_declaration(parameters)}: return ($active_name(){described},)"
+    names = {"active_name": active_name, "describe": describe, "type": type, "ndarray": np.ndarray}
+    return _execute(source, "geometry", names)
 
 
 def _description(parameter: Parameter) -> str:

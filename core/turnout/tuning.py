@@ -614,6 +614,14 @@ class Tuner(Generic[C]):
             _, decision = self._decide(case, trials)
         self._tell(decision, hooks)
 
+    def in_use(self, case: Case[C]) -> C:
+        """Return what runs where there may be no trial: the last winner, else the first one."""
+        with self._lock:
+            trials = self._trials.get(case.geometry)
+            if trials is None:
+                return case.candidates[0]
+            return trials.in_use(trials.qualified(case.candidates))
+
     def decision(self, case: Case[C]) -> Decision | None:
         """Return what is known about `case`; None when its geometry is not known."""
         return self.examine(case).decision

@@ -618,7 +618,7 @@ def test_results_live_where_the_arguments_do(fake: Site) -> None:
     def added(x: Scalar, y: Scalar) -> Scalar:
         return x + y
 
-    mixed = added(x, on_fake(x))
+    mixed = added(x, on_fake(x), device="fake")
     assert tn.to_numpy(mixed).tolist() == [2, 4]
     assert not isinstance(mixed, np.ndarray)
 

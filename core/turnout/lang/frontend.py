@@ -50,6 +50,10 @@ class Returned:
     dtype: DType
     width: int
 
+    def shape(self, samples: int) -> tuple[int, ...]:
+        """The shape of the array for so many samples."""
+        return (self.width, samples) if self.width else (samples,)
+
 
 @record
 class LoweredKernel:
