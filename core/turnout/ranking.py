@@ -7,8 +7,8 @@ by their medians, and a median that is lower counts only beyond a margin and bey
 * from five samples each on there must be evidence too. Either their ranks differ, by three standard
   deviations of Mann and Whitney's statistic or as much as ranks can: this resolves small
   differences, and outliers hardly weigh in it. Or the medians differ by six of their standard
-  errors, estimated from the quartiles: this resolves large differences at once. Or three quarters
-  of the one are twice as long as three quarters of the other, whatever the rest is.
+  errors, estimated from the quartiles: this resolves large differences at once. Or the
+  quartiles are apart by a factor of two: this resolves the largest ones in spite of outliers.
 
 The limits are those at which, in simulations with differences of 5 % and heavy-tailed noise, wrong
 choices are below 2 % and candidates that are equal hardly ever change places

@@ -2,10 +2,12 @@
 
 Measurements go to `turnout.store` under the operation's name with its module, the device of the
 call, and a geometry that means the same in every process: the operation's own one if it is made of
-plain values, else the default one and the values of all integers. Reading and writing take a small share of the time at most, even
-where every call has another geometry: all geometries of an operation are read at once, and what is
-decided in quick succession is written together. With ``TURNOUT_TUNING=fixed`` nothing is measured,
-and `turnout.decisions` says what runs.
+plain values, else the default one and the values of all integers. With ``TURNOUT_TUNING=fixed``
+nothing is measured, and `turnout.decisions` says what runs.
+
+Reading and writing take a small share of the time at most, even where every call has another
+geometry: all geometries of an operation are read at once, and what is decided in quick succession
+is written together.
 """
 
 from __future__ import annotations
@@ -174,7 +176,7 @@ class Memory:
         default = self._default_geometry(*bound.args, **bound.kwargs)
         # The user's own one may tell numbers apart that the default one does not.
         numbers = [each for each in bound.arguments.values() if isinstance(each, int)]
-        return canonical_geometry((default, *numbers))
+        return canonical_geometry((*default, *numbers))
 
 
 class _Writer:

@@ -209,7 +209,7 @@ def generate_call(
     return call
 
 
-def generate_geometry(prototype: inspect.Signature) -> Callable[..., Hashable]:
+def generate_geometry(prototype: inspect.Signature) -> Callable[..., tuple[Hashable, ...]]:
     """Generate the default ``get_geometry_hash``.
 
     For the prototype ``(a, n=1)`` it returns ``(active_name(), describe(a), describe(n))``, where

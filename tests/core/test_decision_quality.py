@@ -337,3 +337,9 @@ def test_ties_need_samples() -> None:
     assert not is_tie([[100] * 8, [100] * 9])
     assert is_tie([[100] * 9, [101] * 9])
     assert not is_tie([[100] * 9, [102] * 9])
+
+
+def test_one_outlier_does_not_hide_a_large_difference() -> None:
+    slow = [837, 850, 900, 978, 1200, 1500, 1640]
+    fast = [179, 185, 190, 222, 240, 260, 4720]
+    assert contenders({"slow": slow, "fast": fast}) == ["fast"]

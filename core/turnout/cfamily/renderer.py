@@ -356,9 +356,7 @@ class _Function:
         """In debug mode, stop at an index that is out of bounds."""
         if not (self.debug and self.is_in_body):
             return
-        report = self.helpers.define(
-            "report", _REPORT, claim=_CLAIM[self.dialect.has_atomics]
-        )
+        report = self.helpers.define("report", _REPORT, claim=_CLAIM[self.dialect.has_atomics])
         for axis, index in enumerate(indices):
             used, extent = self.name(index), self.extent(array, axis)
             with self.block(f"if ((u64){used} >= (u64){extent})"):
@@ -367,7 +365,9 @@ class _Function:
         self.sites += 1
 
     def record(self) -> str:
-        return "record" if self.dialect.has_array_parameters else f"(i64 *){self.slot(self.slots[''])}"
+        return (
+            "record" if self.dialect.has_array_parameters else f"(i64 *){self.slot(self.slots[''])}"
+        )
 
     def local_element(self, array: str, indices: Sequence[ir.Value]) -> str:
         shape, terms = self.local_shapes[array], []
@@ -445,9 +445,7 @@ class _Function:
                     self.statements(arm.body)
                     self.assign(targets, arm.yields)
 
-    def carried(
-        self, results: Sequence[ir.Value], initial: Sequence[ir.Value]
-    ) -> tuple[str, ...]:
+    def carried(self, results: Sequence[ir.Value], initial: Sequence[ir.Value]) -> tuple[str, ...]:
         """Variables of a loop, which are its results in the end."""
         for result, first in zip(results, initial, strict=True):
             name = f"v{result.number}"
@@ -602,6 +600,4 @@ def update_function(helpers: Helpers, combine: str, dtype: ir.DType) -> str:
     from_bits, to_bits = f"({dtype})", f"({word})"
     if dtype.is_float:
         from_bits, to_bits = f"{dtype}_from_bits", f"bits_from_{dtype}"
-    return helpers.define(
-        name, _WORD_UPDATE, **words, W=word, from_bits=from_bits, to_bits=to_bits
-    )
+    return helpers.define(name, _WORD_UPDATE, **words, W=word, from_bits=from_bits, to_bits=to_bits)
