@@ -356,9 +356,8 @@ class _Function:
         """In debug mode, stop at an index that is out of bounds."""
         if not (self.debug and self.is_in_body):
             return
-        report = self.helpers.define(
-            "report", _REPORT, claim=_CLAIM[self.dialect.has_atomics]
-        )
+        claim = _CLAIMS[self.dialect.has_atomics]
+        report = self.helpers.define("report", _REPORT.replace("$claim", claim))
         for axis, index in enumerate(indices):
             used, extent = self.name(index), self.extent(array, axis)
             with self.block(f"if ((u64){used} >= (u64){extent})"):
@@ -515,14 +514,15 @@ $function u64 $name(i64 start, i64 stop, i64 step) {
     return ((u64)high - (u64)low - 1) / size + 1;
 }"""
 
-_CLAIM = {
-    True: "compare_exchange_u32((volatile $space u32 *)record, 0u, 1u) == 0u",
+_CLAIMS = {
+    True: "compare_exchange_u32((volatile ${space}u32 *)record, 0u, 1u) == 0u",
     False: "record[0] == 0",
 }
 
 _REPORT = """\
 $function void $name(${space}i64 *record, i64 site, i64 axis, i64 index, i64 extent) {
     if ($claim) {
+        record[0] = 1;
         record[1] = site;
         record[2] = axis;
         record[3] = index;
