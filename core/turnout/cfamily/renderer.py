@@ -366,7 +366,9 @@ class _Function:
         self.sites += 1
 
     def record(self) -> str:
-        return "record" if self.dialect.has_array_parameters else f"(i64 *){self.slot(self.slots[''])}"
+        return (
+            "record" if self.dialect.has_array_parameters else f"(i64 *){self.slot(self.slots[''])}"
+        )
 
     def local_element(self, array: str, indices: Sequence[ir.Value]) -> str:
         shape, terms = self.local_shapes[array], []
@@ -444,9 +446,7 @@ class _Function:
                     self.statements(arm.body)
                     self.assign(targets, arm.yields)
 
-    def carried(
-        self, results: Sequence[ir.Value], initial: Sequence[ir.Value]
-    ) -> tuple[str, ...]:
+    def carried(self, results: Sequence[ir.Value], initial: Sequence[ir.Value]) -> tuple[str, ...]:
         """Variables of a loop, which are its results in the end."""
         for result, first in zip(results, initial, strict=True):
             name = f"v{result.number}"
@@ -462,6 +462,7 @@ class _Function:
         variables = self.carried(statement.results, statement.initial)
         self.bind(statement.condition.parameters, variables)
         self.bind(statement.body.parameters, variables)
+        self.keep_order(statement.results)
         with self.block("for (;;)"):
             self.statements(statement.condition.body)
             self.write(f"if (!{self.name(statement.condition.yields[0])}) break;")
@@ -486,9 +487,14 @@ class _Function:
                 f"for (u64 {left} = {count}({start}, {stop}, {step}); {left} != 0; "
                 f"--{left}, {advance})"
             )
+        self.keep_order(statement.results)
         with self.block(head):
             self.statements(statement.body.body)
             self.assign(variables, statement.body.yields)
+
+    def keep_order(self, carried: Sequence[ir.Value]) -> None:
+        if self.dialect.ordered_loop and any(value.dtype.is_float for value in carried):
+            self.write(self.dialect.ordered_loop)
 
 
 def _type(dtype: ir.DType) -> str:
@@ -602,6 +608,4 @@ def update_function(helpers: Helpers, combine: str, dtype: ir.DType) -> str:
     from_bits, to_bits = f"({dtype})", f"({word})"
     if dtype.is_float:
         from_bits, to_bits = f"{dtype}_from_bits", f"bits_from_{dtype}"
-    return helpers.define(
-        name, _WORD_UPDATE, **words, W=word, from_bits=from_bits, to_bits=to_bits
-    )
+    return helpers.define(name, _WORD_UPDATE, **words, W=word, from_bits=from_bits, to_bits=to_bits)

@@ -107,7 +107,11 @@ class OpenCLLauncher:
             kernel.set_arg(number, words or bytes(8))
             groups = -(-size // self._group)
             return cl.enqueue_nd_range_kernel(
-                queue, kernel, (groups * self._group,), (self._group,), wait_for=list(events) or None
+                queue,
+                kernel,
+                (groups * self._group,),
+                (self._group,),
+                wait_for=list(events) or None,
             )
 
     def _queue_of(self, arrays: Sequence[Any]) -> Any:
