@@ -2,7 +2,8 @@
 
 Every ```` ```python ```` block of a page is executed, in order, in one namespace per page; a block
 that starts with ``>>>`` is a doctest and shows its output. A block that cannot run here is preceded
-by the comment ``<!-- no-run -->``.
+by the comment ``<!-- no-run -->``; a page whose code needs a library that turnout does not has the
+comment ``<!-- needs <library> -->``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ BLOCK = re.compile(
     r"^(?P<marker><!-- no-run -->\n+)?```(?P<language>\w+)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+NEEDS = re.compile(r"^<!-- needs (\w+) -->$", re.MULTILINE)
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(turnout.__path__, "turnout.")
@@ -94,6 +96,8 @@ def run_doctest(test: doctest.DocTest, *, clear_globs: bool = True) -> None:
 def test_the_python_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("TURNOUT_BACKEND", "TURNOUT_BLOCK", "TURNOUT_PERFDISPATCH_FORCE"):
         monkeypatch.delenv(variable, raising=False)
+    for library in NEEDS.findall(page.read_text(encoding="utf-8")):
+        pytest.importorskip(library)
     namespace: dict[str, Any] = {"__name__": page.stem}
     for block in blocks(page, "python"):
         if not block.runs:
@@ -136,3 +140,14 @@ def test_readme_opens_with_its_two_commands() -> None:
         "python -m pip install . ./plugins/cpu && turnout demo\n",
         "python -m pip install tox && tox\n",
     ]
+
+
+def test_the_backend_of_the_guide_is_the_one_of_the_example() -> None:
+    example = (ROOT / "examples/thirdparty/turnout_example/cc.py").read_text(encoding="utf-8")
+    code = [block.text.strip() for block in blocks(ROOT / "docs/write_a_backend.md", "python")]
+    backend, trial = code[:-1], code[-1]
+    assert [block for block in backend if block not in example] == []
+    written = sum(len(block.splitlines()) for block in backend)
+    assert written > 0.8 * len(example.splitlines())
+    assert "launch((a, b), 3)" in trial
+    assert len(example.splitlines()) < 150

@@ -51,6 +51,8 @@ class Dialect:
     math : callable
         From the name of a function of C's ``math.h``, without a suffix for the type, and the type of
         its operands to the name in this language.
+    ordered_loop : str
+        What stands before a loop that carries floats, where compilers would reorder its sums.
     has_atomics : bool
         Whether other positions run at the same time; else an update reads and writes.
     atomics : mapping of (str, str) to str
@@ -73,6 +75,7 @@ class Dialect:
     done: str = ""
     has_array_parameters: bool = False
     long_suffix: str = "LL"
+    ordered_loop: str = ""
     has_atomics: bool = True
     atomics: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
@@ -168,6 +171,8 @@ ACCESS(f64)
     positions="const i64 position = (i64)get_global_id(0);\nif (position < positions)",
     has_array_parameters=True,
     long_suffix="L",
+    # Intel's compiler for processors makes several sums of one, against the standard.
+    ordered_loop="#pragma clang loop vectorize(disable) interleave(disable)",
     math=_without_suffix,
     atomics={
         (operation, f"u{bits}"): f"{prefix}_{function}(word, value)"

@@ -356,7 +356,8 @@ class _Function:
         """In debug mode, stop at an index that is out of bounds."""
         if not (self.debug and self.is_in_body):
             return
-        report = self.helpers.define("report", _REPORT, claim=_CLAIM[self.dialect.has_atomics])
+        claim = _CLAIMS[self.dialect.has_atomics]
+        report = self.helpers.define("report", _REPORT.replace("$claim", claim))
         for axis, index in enumerate(indices):
             used, extent = self.name(index), self.extent(array, axis)
             with self.block(f"if ((u64){used} >= (u64){extent})"):
@@ -461,6 +462,7 @@ class _Function:
         variables = self.carried(statement.results, statement.initial)
         self.bind(statement.condition.parameters, variables)
         self.bind(statement.body.parameters, variables)
+        self.keep_order(statement.results)
         with self.block("for (;;)"):
             self.statements(statement.condition.body)
             self.write(f"if (!{self.name(statement.condition.yields[0])}) break;")
@@ -485,9 +487,14 @@ class _Function:
                 f"for (u64 {left} = {count}({start}, {stop}, {step}); {left} != 0; "
                 f"--{left}, {advance})"
             )
+        self.keep_order(statement.results)
         with self.block(head):
             self.statements(statement.body.body)
             self.assign(variables, statement.body.yields)
+
+    def keep_order(self, carried: Sequence[ir.Value]) -> None:
+        if self.dialect.ordered_loop and any(value.dtype.is_float for value in carried):
+            self.write(self.dialect.ordered_loop)
 
 
 def _type(dtype: ir.DType) -> str:
@@ -513,14 +520,15 @@ $function u64 $name(i64 start, i64 stop, i64 step) {
     return ((u64)high - (u64)low - 1) / size + 1;
 }"""
 
-_CLAIM = {
-    True: "compare_exchange_u32((volatile $space u32 *)record, 0u, 1u) == 0u",
+_CLAIMS = {
+    True: "compare_exchange_u32((volatile ${space}u32 *)record, 0u, 1u) == 0u",
     False: "record[0] == 0",
 }
 
 _REPORT = """\
 $function void $name(${space}i64 *record, i64 site, i64 axis, i64 index, i64 extent) {
     if ($claim) {
+        record[0] = 1;
         record[1] = site;
         record[2] = axis;
         record[3] = index;

@@ -62,6 +62,7 @@ def turnout_compile(unit: ir.Unit, target: Target, options: Options) -> Binary:
             "text:unit": format_unit(unit),
             "text:cuda": text,
             "text:ptx": image.ptx,
+            "text:resources": f"{image.resources or 'known to the driver only'}",
         }
     return Binary(cfamily.entry_name(unit), _KIND, image.code, metadata)
 
