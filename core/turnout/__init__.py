@@ -29,6 +29,7 @@ from .errors import (
     KernelError,
     OutOfBoundsError,
     PerformanceWarning,
+    PlacementError,
     TurnoutError,
     Unavailable,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "Param",
     "PerformanceDispatcher",
     "PerformanceWarning",
+    "PlacementError",
     "Scalar",
     "Terminated",
     "TurnoutError",

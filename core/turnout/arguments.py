@@ -18,7 +18,7 @@ import numpy as np
 
 from . import ir
 from .backends import host_array
-from .errors import CallError
+from .errors import CallError, PlacementError
 from .ir import DType, f32, f64, i64
 from .lang import ParameterSpec, Signature, Weak
 from .loading import DeviceContext
@@ -239,7 +239,7 @@ def _check_kind(spec: ParameterSpec, value: Any, context: DeviceContext) -> None
             "name that with device= or turnout.use(...)"
         )
     if not context.memory.owns(value):
-        raise CallError(
+        raise PlacementError(
             f"{what} is a {type(value).__name__} that does not live on {context.device}, where "
             f"this call runs; turnout.array({spec.name}, device={str(context.device)!r}) moves it"
         )

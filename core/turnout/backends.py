@@ -28,7 +28,14 @@ import numpy as np
 
 from . import discovery, loading
 from .direct import DeviceChoice
-from .errors import BackendError, CallError, ConfigurationError, PerformanceWarning, Unavailable
+from .errors import (
+    BackendError,
+    CallError,
+    ConfigurationError,
+    PerformanceWarning,
+    PlacementError,
+    Unavailable,
+)
 from .hooks import Device, Timer
 from .loading import Backend, DeviceContext
 from .records import record
@@ -42,6 +49,7 @@ __all__ = [
     "array",
     "backend",
     "backends",
+    "checked_spelling",
     "choice_of",
     "clear",
     "context_for",
@@ -384,12 +392,29 @@ def devices(backend: str | None = None) -> tuple[Device, ...]:
 
 
 def _named(device: str | Device) -> DeviceContext:
+    _check_type(device)
+    return _context(device)
+
+
+def checked_spelling(device: str | Device) -> str:
+    """Return how a device is spelt; it need not be there.
+
+    Raises
+    ------
+    CallError
+        If that is no spelling of a device.
+    """
+    _check_type(device)
+    _parse(str(device))
+    return str(device)
+
+
+def _check_type(device: object) -> None:
     if not isinstance(device, str | Device):
         raise CallError(
             f"device={device!r}, of type {type(device).__name__}, is not allowed; give the name of "
             "a backend such as 'cpu', a device such as 'cuda:1', or one of turnout.devices()"
         )
-    return _context(device)
 
 
 @functools.cache  # holds only devices that exist: failures are not cached
@@ -502,7 +527,7 @@ def resolve(
 
     Raises
     ------
-    CallError
+    PlacementError
         If device arrays live on two devices, or elsewhere than on the named one, or together with
         NumPy arrays on a device that is not named.
     Unavailable, BackendError
@@ -519,12 +544,23 @@ def resolve(
     return context
 
 
-def choice_of(context: DeviceContext) -> DeviceChoice:
+def choice_of(context: DeviceContext, is_named: bool = False) -> DeviceChoice:
     """Tell native code how to find out whether a call without device arrays runs on a device.
 
     What it does with that must agree with `resolve`.
+
+    Parameters
+    ----------
+    context : DeviceContext
+    is_named : bool
+        That the calls name it, whatever is in use.
     """
-    return DeviceChoice(_used, _default_id, context)
+    return DeviceChoice(_always(context) if is_named else _used, _default_id, context)
+
+
+@functools.cache  # context variables are never freed
+def _always(context: DeviceContext) -> ContextVar[DeviceContext | None]:
+    return ContextVar(f"turnout_device_{context.name}", default=context)
 
 
 def active() -> DeviceContext:
@@ -590,18 +626,18 @@ def _owner(
         if hasattr(value, "dtype") and not isinstance(value, np.generic)
     )
     if are_at_home:
-        raise CallError(
+        raise PlacementError(
             f"this call{of_callee} has arrays on a device and on the host: {where}. Move all to "
             f"the device with turnout.array(x, device={owner.name!r}); or name it, with "
             f"device={owner.name!r} or turnout.use({owner.name!r}), to have host arrays copied "
             "there and back"
         )
     if named is not None:
-        raise CallError(
+        raise PlacementError(
             f"this call{of_callee} is to run on {named.name}, but has arrays elsewhere: {where}. "
             f"Move them with turnout.array(x, device={named.name!r}), or run it where they are"
         )
-    raise CallError(
+    raise PlacementError(
         f"the arrays of one call{of_callee} live on several devices: {where}. Move them to one of "
         "these with turnout.array(x, device=...)"
     )

@@ -69,6 +69,13 @@ class CallError(TurnoutError, TypeError):
     """
 
 
+class PlacementError(CallError):
+    """The caller must act: the arrays of a call are not where it runs, or not in one place.
+
+    An operation takes it as the answer of an implementation that is bound to another device.
+    """
+
+
 class OutOfBoundsError(TurnoutError, IndexError):
     """The caller must act: a kernel run with ``debug=True`` indexed outside of an array."""
 

@@ -38,7 +38,7 @@ from .arguments import (
     type_key,
     writability_problems,
 )
-from .backends import choice_of, resolve
+from .backends import checked_spelling, choice_of, resolve
 from .direct import DirectCall, DirectParameter, DirectResult, DirectRun
 from .errors import (
     KernelError,
@@ -86,6 +86,8 @@ class Kernel:
         The Python function. It is never run; its source is compiled.
     constants : mapping of str to object
         What `with_constants` was given.
+    device : str or None
+        Where calls run that name no device themselves, as `on` was given it.
     """
 
     __turnout_kernel__ = True
@@ -99,6 +101,7 @@ class Kernel:
         lines: list[str] | None = None,
         signature: Signature | None = None,
         constants: Mapping[str, Any] | None = None,
+        device: str | None = None,
     ) -> None:
         self._lines = read_lines(function) if lines is None else lines
         self.__wrapped__ = function
@@ -112,6 +115,7 @@ class Kernel:
         self.signature = parse_signature(function) if signature is None else signature
         self._bind = Binder(self.__name__, self.__signature__)
         self.constants: Mapping[str, Any] = constants or {}
+        self.device = device
         self._free = FreeNames(function, self.constants)
         self._executables: dict[tuple[Hashable, ...], Executable] = {}
         self._entries: list[Callable[..., Any]] = []
@@ -130,6 +134,8 @@ class Kernel:
         if keywords or len(args) != self._bind.count:
             values = self._bind(args, keywords)
         given, values = values, as_arguments(self.__name__, self.signature.parameters, values)
+        if device is None:
+            device = self.device
         context = resolve(values, device, self, are_on_host=values is given)
         key = (context, *type_key(values))
         executable = self._executables.get(key)
@@ -187,7 +193,7 @@ class Kernel:
     @cached_property
     def definition(self) -> Definition:
         """What the kernel is made of, as far as what it computes goes."""
-        options = {"fastmath": self.fastmath, "debug": self.debug}
+        options = {"fastmath": self.fastmath, "debug": self.debug, "device": self.device}
         return define(self.__wrapped__, self._lines, self._free, self.signature, options)
 
     def with_constants(self, /, **values: Any) -> Kernel:
@@ -232,13 +238,49 @@ class Kernel:
                 constant(value, name)
             except TypeError as error:
                 raise KernelError(f"kernel {self.__name__}: {error}") from None
+        return self._varied(constants={**self.constants, **values})
+
+    def on(self, device: str | Device) -> Kernel:
+        """The same kernel for one device.
+
+        Parameters
+        ----------
+        device : str or Device
+            Where calls run that have no ``device=`` themselves, whatever is in use. It need not be
+            there before the first call.
+
+        Returns
+        -------
+        Kernel
+            Another kernel; this one stays as it is. It can be registered as an implementation
+            beside others, and does not take part where arrays are on other devices.
+
+        Raises
+        ------
+        CallError
+            If `device` is no spelling of a device.
+
+        Examples
+        --------
+        >>> import numpy as np, turnout as tn
+        >>> from turnout import Scalar
+        >>> @tn.kernel
+        ... def doubled(x: Scalar) -> Scalar:
+        ...     return x * 2
+        >>> doubled.on("reference")(np.array([1.0, 2.0]))
+        array([2., 4.])
+        """
+        return self._varied(device=checked_spelling(device))
+
+    def _varied(self, **changed: Any) -> Kernel:
+        options = {"constants": self.constants, "device": self.device, **changed}
         return Kernel(
             self.__wrapped__,
             fastmath=self.fastmath,
             debug=self.debug,
             lines=self._lines,
             signature=self.signature,
-            constants={**self.constants, **values},
+            **options,
         )
 
     @property
@@ -261,7 +303,8 @@ class Kernel:
         parameters = ", ".join(f"{s.name}: {s.annotation}" for s in self.signature.parameters)
         constants = ",".join(f"{name}={value}" for name, value in self.constants.items())
         name = self.__qualname__ + (f"[{constants}]" if constants else "")
-        return f"<turnout.kernel {name}({parameters})>"
+        where = "" if self.device is None else f" on {self.device}"
+        return f"<turnout.kernel {name}({parameters}){where}>"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return reduced(self, lambda: self.definition, _make_kernel)
@@ -278,8 +321,7 @@ def _make_kernel(definition: Definition) -> Kernel:
         definition.function(),
         lines=definition.file_lines,
         signature=definition.signature,
-        fastmath=definition.options["fastmath"],
-        debug=definition.options["debug"],
+        **definition.options,
     )
 
 
@@ -417,7 +459,7 @@ class Executable:
             scratch=tuple(self._scratch),
             runs=tuple(DirectRun(each.unit, each.launcher, each.places) for each in self._launches),
             target=self.context.device.target,
-            device=choice_of(self.context),
+            device=choice_of(self.context, is_named=self.kernel.device is not None),
             fallback=fallback,
             cached=partial(compile_text, self.context),
         )

@@ -55,7 +55,7 @@ class Definition:
         Which of the constants are modules.
     signature : Signature or None
         What a kernel accepts; None for a helper.
-    options : mapping of str to bool
+    options : mapping of str to object
         Arguments of the decorator.
     """
 
@@ -70,7 +70,7 @@ class Definition:
     constants: Mapping[str, Any] = field(compare=False)
     modules: tuple[str, ...] = field(compare=False)
     signature: Signature | None = field(compare=False)
-    options: Mapping[str, bool] = field(compare=False)
+    options: Mapping[str, Any] = field(compare=False)
 
     @property
     def file_lines(self) -> list[str]:
@@ -107,7 +107,7 @@ def define(
     lines: list[str],
     free: FreeNames,
     signature: Signature | None = None,
-    options: Mapping[str, bool] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Definition:
     """What a decorated function is made of.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -800,3 +801,64 @@ def double_named(name: str) -> Any:
 
     implementation.__name__ = name
     return implementation
+
+
+# -- kernels that are bound to a device ------------------------------------------------------------
+
+
+def test_a_kernel_on_a_device_runs_there_whatever_is_in_use(gpu: types.ModuleType) -> None:
+    there, here = double.on("gpu:1"), double.on(tn.devices("reference")[0])
+    assert repr(there).endswith(") on gpu:1>")
+    assert there.device == "gpu:1"
+    for _ in range(3):  # the native path of `reference` is none, that of `cpu` is tested below
+        del gpu.log[:]
+        there(np.ones(1), out := np.zeros(1))
+        assert out.tolist() == [2]
+        with tn.use("gpu:0"):
+            there(np.ones(1), out)
+            here(np.ones(1), out)
+        assert [entry for entry in gpu.log if "launch" in entry] == ["launch gpu:1 1"] * 2
+        there(np.ones(1), out, device="gpu:0")
+        assert gpu.log.count("launch gpu:0 1") == 1
+        with tn.use("gpu:0"):
+            there(on([1.0], "gpu:1"), away := on([0.0], "gpu:1"))
+        assert values(away) == [2]
+        with pytest.raises(tn.PlacementError, match="call of double is to run on gpu:1, but has"):
+            there(on([1.0]), on([0.0]))
+
+
+def test_a_kernel_on_the_cpu_keeps_its_native_calls(gpu: types.ModuleType) -> None:
+    if not tn.backends()["cpu"].available:
+        pytest.skip("turnout-cpu is not installed")
+    pinned = double.on("cpu")
+    x, out = np.ones(3), np.zeros(3)
+    with tn.use("gpu"):
+        for _ in range(3):
+            pinned(x, out)
+            assert out.tolist() == [2, 2, 2]
+    tn.set_default_device("gpu")
+    pinned(x * 2, out)
+    assert out.tolist() == [4, 4, 4]
+    assert gpu.log == []
+    assert type(vars(type(pinned))["__call__"]).__name__ == "builtin_function_or_method"
+
+
+def test_variants_of_a_kernel_on_a_device(gpu: types.ModuleType) -> None:
+    pinned = double.on("gpu:1")
+    assert pinned.with_constants().device == "gpu:1"
+    assert pinned.on("gpu:0").device == "gpu:0"
+    assert double.device is None
+    copy = pickle.loads(pickle.dumps(pinned))
+    assert copy.device == "gpu:1"
+    assert pickle.loads(pickle.dumps(double)) is double
+    assert pinned.definition.digest != double.definition.digest
+
+
+def test_a_device_that_is_not_there_is_said_when_it_is_called(gpu: types.ModuleType) -> None:
+    absent = double.on("nope:3")
+    with pytest.raises(tn.Unavailable, match="backend 'nope' is not installed"):
+        absent(np.ones(1), np.zeros(1))
+    with pytest.raises(CallError, match="device 'no way' is malformed"):
+        double.on("no way")
+    with pytest.raises(CallError, match="device=3, of type int, is not allowed"):
+        double.on(3)  # type: ignore[arg-type]

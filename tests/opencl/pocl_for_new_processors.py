@@ -1,9 +1,9 @@
 """PoCL on a processor that its LLVM does not know.
 
-PoCL asks LLVM for the name of the processor and compiles for that. The LLVM of the wheel on PyPI is of
-2022; for a newer processor of AMD it says "generic", which its own compiler then refuses. This makes
-PoCL's function that gives the name return that of an older processor. It is of use for tests only: it
-overwrites code of a loaded library, on x86-64 Linux.
+PoCL asks LLVM for the name of the processor and compiles for that. The LLVM of the wheel on PyPI is
+of 2022; for a newer processor of AMD it says "generic", which its own compiler then refuses. This
+makes PoCL's function that gives the name return that of an older processor. It is of use for tests
+only: it overwrites code of a loaded library, on x86-64 Linux.
 
     python tests/opencl/pocl_for_new_processors.py -m turnout check opencl
 """
@@ -19,7 +19,6 @@ from pathlib import Path
 
 _READ_WRITE_EXECUTE = 7
 _PAGE_BYTES = 4096
-_names = []  # what the library gets has to stay
 
 
 def give_name(name: bytes = b"znver3") -> bool:
@@ -38,10 +37,9 @@ def give_name(name: bytes = b"znver3") -> bool:
     libc.strdup.restype = ctypes.c_void_p
     address = ctypes.cast(pocl.pocl_get_llvm_cpu_name, ctypes.c_void_p).value or 0
     # mov rdi, name; mov rax, strdup; jmp rax: the caller frees what it gets
-    kept = ctypes.create_string_buffer(name)
-    _names.append(kept)
+    kept = libc.strdup(name)  # stays as long as the process
     strdup = ctypes.cast(libc.strdup, ctypes.c_void_p).value or 0
-    code = b"\x48\xbf" + ctypes.addressof(kept).to_bytes(8, "little")
+    code = b"\x48\xbf" + kept.to_bytes(8, "little")
     code += b"\x48\xb8" + strdup.to_bytes(8, "little") + b"\xff\xe0"
     page = address & -_PAGE_BYTES
     if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(2 * _PAGE_BYTES), _READ_WRITE_EXECUTE):

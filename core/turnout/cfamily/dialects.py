@@ -13,10 +13,11 @@ from ..records import record
 class Dialect:
     """One language.
 
-    The text of a unit uses the types ``i8`` to ``i64``, ``u8`` to ``u64``, ``f32``, ``f64`` and ``bool``,
-    functions ``load_<type>(address)``, ``store_<type>(address, value)``, ``bits_from_<float>(value)``
-    and ``<float>_from_bits(bits)``, and ``compare_exchange_u32(word, expected, desired)``,
-    ``compare_exchange_u64`` in atomic updates. The preludes define them.
+    The text of a unit uses the types ``i8`` to ``i64``, ``u8`` to ``u64``, ``f32``, ``f64`` and
+    ``bool``, functions ``load_<type>(address)``, ``store_<type>(address, value)``,
+    ``bits_from_<float>(value)`` and ``<float>_from_bits(bits)``, and in atomic updates
+    ``compare_exchange_u32(word, expected, desired)`` and ``compare_exchange_u64``. The preludes
+    define them.
 
     Attributes
     ----------
@@ -40,8 +41,8 @@ class Dialect:
     slot : str
         One slot, an ``u64``; ``{number}`` is its number.
     positions : str
-        What stands before the block that runs one position, given the number ``positions``; the block
-        finds its own number in ``position``.
+        What stands before the block that runs one position, given the number ``positions``; the
+        block finds its own number in ``position``.
     stop, done : str
         Leave the entry function: after a violation, at its end.
     has_array_parameters : bool
@@ -49,8 +50,8 @@ class Dialect:
     long_suffix : str
         Suffix of 64-bit literals.
     math : callable
-        From the name of a function of C's ``math.h``, without a suffix for the type, and the type of
-        its operands to the name in this language.
+        From the name of a function of C's ``math.h``, without a suffix for the type, and the type
+        of its operands to the name in this language.
     ordered_loop : str
         What stands before a loop that carries floats, where compilers would reorder its sums.
     has_atomics : bool
@@ -115,7 +116,8 @@ typedef float f32; typedef double f64;
     + """
 ACCESS(f64)
 #define CONVERT(from, to, name) \\
-    static inline to name(from given) { to value; memcpy(&value, &given, sizeof value); return value; }
+    static inline to name(from given) \\
+    { to value; memcpy(&value, &given, sizeof value); return value; }
 CONVERT(u32, f32, f32_from_bits)
 CONVERT(f32, u32, bits_from_f32)
 CONVERT(u64, f64, f64_from_bits)
@@ -199,7 +201,8 @@ typedef float f32; typedef double f64;
 #define f64_from_bits(bits) __longlong_as_double((i64)(bits))
 #define bits_from_f64(value) ((u64)__double_as_longlong(value))
 #define ACCESS(type) \\
-    static __device__ inline type load_##type(const u8 *address) { return *(const type *)address; } \\
+    static __device__ inline type load_##type(const u8 *address) \\
+    { return *(const type *)address; } \\
     static __device__ inline void store_##type(u8 *address, type value) \\
     { *(type *)address = value; }
 """

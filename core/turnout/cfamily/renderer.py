@@ -1,6 +1,7 @@
 """A unit as the text of one or two functions.
 
-Every SSA value becomes a constant of its own; what regions yield becomes variables that they assign.
+Every SSA value becomes a constant of its own; what regions yield becomes variables that they
+assign.
 """
 
 from __future__ import annotations

@@ -9,8 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from turnout.plugin import Binary, Device, Launcher, Memory, Options, Sync, Target, Timer
-from turnout.plugin import hookimpl, ir
+from turnout.plugin import (
+    Binary,
+    Device,
+    Launcher,
+    Memory,
+    Options,
+    Sync,
+    Target,
+    Timer,
+    hookimpl,
+    ir,
+)
 
 if TYPE_CHECKING:
     from .devices import OpenDevice

@@ -8,14 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from turnout.plugin import Binary, CallError, DirectCall, IndexViolation, Launcher, cfamily, ir
-from turnout.plugin import statements
+from turnout.plugin import (
+    Binary,
+    CallError,
+    DirectCall,
+    IndexViolation,
+    Launcher,
+    cfamily,
+    ir,
+    statements,
+)
 
 from . import compiler
 from .devices import OpenDevice
 
 GROUP_SIZE = 128
-"""Positions of one work-group. PoCL compiles anew for each size, so there is one for all launches."""
+"""Positions of one work-group; PoCL compiles anew for each size, so all launches have one."""
 
 _LOCAL_BYTES_OF_GROUP = 2**20
 """Where OpenCL runs on a processor, one thread has the local arrays of a group on its stack."""
@@ -121,8 +129,9 @@ class OpenCLLauncher:
         contexts = {array.context for array in arrays}
         if len(contexts) > 1:
             raise CallError(
-                f"the arrays of unit {self._unit.name!r} belong to {len(contexts)} OpenCL contexts; "
-                "make them in one, or move them with turnout.array(x.get())"
+                f"the arrays of unit {self._unit.name!r} belong to {len(contexts)} OpenCL "
+                "contexts; make them in one, or move them with turnout.array(x.get()). The results "
+                "of kernels are in turnout's own, and so is what several loops of one share"
             )
         queues = [array.queue for array in arrays if array.queue is not None]
         if queues:

@@ -17,8 +17,8 @@ _BUFFERS = 2**20
 class OpenCLMemory:
     """Memory of one OpenCL device; see `turnout.plugin.Memory`.
 
-    Buffers of OpenCL have no addresses. Each gets a number instead that stands for one, so that views
-    of a buffer can be compared.
+    Buffers of OpenCL have no addresses. Each gets a number instead that stands for one, so that
+    views of a buffer can be compared.
     """
 
     def __init__(self, opened: OpenDevice) -> None:

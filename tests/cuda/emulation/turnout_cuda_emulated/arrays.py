@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+
+_WORD = 4
 
 
 class EmulatedArray:
@@ -46,10 +49,19 @@ class EmulatedMemory:
         return value.__cuda_array_interface__
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> EmulatedArray:
-        return EmulatedArray(np.zeros(shape, dtype))
+        return EmulatedArray(_allocated(shape, np.dtype(dtype)))
 
     def put(self, host: np.ndarray[Any, Any]) -> EmulatedArray:
-        return EmulatedArray(np.array(host))
+        array = _allocated(host.shape, host.dtype)
+        array[...] = host
+        return EmulatedArray(array)
 
     def get(self, value: EmulatedArray, out: np.ndarray[Any, Any]) -> None:
         out[...] = value.host
+
+
+def _allocated(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Whole words of zeros: atomic updates of bytes use the word, which GPUs always allocate."""
+    size = math.prod(shape) * dtype.itemsize
+    words = np.zeros(-(-size // _WORD), np.uint32)
+    return np.ndarray(shape, dtype, words.data)
