@@ -279,6 +279,7 @@ def test_doctor_in_words() -> None:
     assert text.endswith("\nAll is well.\n")
 
 
+@pytest.mark.skipif("cpu" not in tn.backends(), reason="turnout-cpu is not installed")
 def test_doctor_does_not_call_all_well_what_it_has_problems_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

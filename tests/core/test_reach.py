@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from language_support import DEVICES
 
 import turnout as tn
 from turnout import CallError, NDArray, OutOfBoundsError, Param, f64, i64
@@ -92,7 +93,7 @@ def checked(a: NDArray[f64, 1], b: NDArray[f64, 1]) -> None:
 ones, zeros = np.ones, np.zeros
 
 
-@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("kernel", "arguments", "problem"),
     [
@@ -117,7 +118,7 @@ def test_too_short(device: str, kernel: tn.Kernel, arguments: Any, problem: str)
         np.testing.assert_array_equal(argument, old)
 
 
-@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("kernel", "arguments"),
     [
@@ -143,7 +144,7 @@ def test_long_enough(device: str, kernel: tn.Kernel, arguments: Any) -> None:
     kernel(*arguments, device=device)
 
 
-@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_debug_tells_the_first_index_that_is_out(device: str) -> None:
     with pytest.raises(OutOfBoundsError, match="index 3 is out of bounds for axis 0 of 'b'"):
         checked(ones(5), zeros(3), device=device)
