@@ -128,6 +128,14 @@ def test_a_unit_that_runs_once_takes_one_thread(fake: FakeCupy) -> None:
     assert fake.calls == ["launch 4711 as (1, 1, 1) (1, 1, 1) on stream 0"]
 
 
+def test_a_unit_without_parameters(fake: FakeCupy) -> None:
+    """Its structure of slots has one, because C has no structures without members."""
+    driver = Driver()
+    unit = ir.Unit("nothing", (), (), (), ir.Region((), ()))
+    CudaLauncher(driver, driver.load(b"code", "unit", 0), unit, 0)((), 1)
+    assert fake.launches == [bytes(8)]
+
+
 def test_launches_on_the_device_of_the_code(fake: FakeCupy) -> None:
     run = launcher(fake, copied, ordinal=1)
     x = fake.array(np.zeros(1, np.float32), ordinal=1)

@@ -26,6 +26,9 @@ _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0
 _BYTES_HEADER = bytes.__basicsize__ - 1
 """Where the content of a bytes object begins; the zero behind the content counts as header."""
 
+_NO_PARAMETERS = bytes(8)
+"""The structure of slots has at least one."""
+
 
 class View:
     """An array of another library, in the words of CuPy's arrays."""
@@ -83,6 +86,7 @@ class CudaLauncher:
         return packed
 
     def _launch(self, packed: bytes, size: int) -> None:
+        packed = packed or _NO_PARAMETERS
         threads = self._threads
         blocks = min(-(-size // threads), self._most_blocks)
         length = struct.pack("Q", len(packed))
