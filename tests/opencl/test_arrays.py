@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -185,10 +185,10 @@ def test_a_copy_may_be_changed_at_once(put: Put) -> None:
 
 
 @pytest.fixture
-def own_queue(put: Put) -> cl.CommandQueue:
+def own_queue(put: Put) -> Iterator[cl.CommandQueue]:
     """A queue in another context on the same device."""
-    device = put(np.zeros(1)).queue.device
-    return cl.CommandQueue(cl.Context([device]))
+    context = cl.Context([put(np.zeros(1)).queue.device])
+    yield cl.CommandQueue(context)
 
 
 def test_arrays_of_another_context(own_queue: cl.CommandQueue) -> None:
