@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
-
-machine = pytest.importorskip("turnout_cuda_emulated.machine", reason="turnout-cuda is not installed")
-
 from tests.differential.grammar import Features
 from tests.differential.harness import assert_same, fuzz, kernel, run
 from tests.differential.inputs import LARGE, SMALL, arguments
 from tests.differential.programs import Program, array_programs, sample_programs
+
+from turnout_cuda_emulated import machine
 
 pytestmark = [
     pytest.mark.skipif(machine.compiler() is None, reason="there is no C++ compiler"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def interface(host: np.ndarray[Any, Any], read_only: bool = False, **more: Any) 
     """An array of another library."""
 
     class Foreign:
-        __cuda_array_interface__ = {
+        __cuda_array_interface__: ClassVar[dict[str, Any]] = {
             "data": (host.ctypes.data, read_only),
             "shape": host.shape,
             "strides": None if host.flags.c_contiguous else host.strides,

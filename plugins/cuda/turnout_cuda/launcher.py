@@ -57,7 +57,9 @@ class CudaLauncher:
         self._ordinal = ordinal
         self._unit = unit
         self._arrays = [
-            place for place, each in enumerate(unit.parameters) if isinstance(each, ir.ArrayParameter)
+            place
+            for place, each in enumerate(unit.parameters)
+            if isinstance(each, ir.ArrayParameter)
         ]
         self._array_type = driver.array_type
         self._pack = cfamily.packer(unit, "{0}.data.ptr")
