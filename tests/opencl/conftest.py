@@ -46,7 +46,11 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
             text=True,
             check=False,
             timeout=timeout_s,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                **environment,
+            },
         )
 
     return run

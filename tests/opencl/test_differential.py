@@ -14,14 +14,14 @@ import pyopencl.array as cla
 import pytest
 from hypothesis import assume, given, note
 from hypothesis import strategies as st
-
-import turnout as tn
 from tests.differential.grammar import Features
 from tests.differential.harness import assert_same, fuzz, kernel, run, run_plain, written
 from tests.differential.inputs import LARGE, SMALL, Arguments, arguments, in_memory, memory_of
 from tests.differential.programs import Program, array_programs, sample_programs
 from tests.differential.test_loops import counting_programs
 from tests.differential.test_math import math_programs, ordered
+
+import turnout as tn
 from turnout.ir import OPERATIONS
 
 FEATURES = Features(math=True, vectors=True, dispatches=True)

@@ -160,9 +160,9 @@ def test_a_vendor_file_that_names_a_missing_library(run_python: Run, tmp_path: P
 @pytest.mark.parametrize("raises", [True, False])
 def test_a_platform_without_devices(monkeypatch: pytest.MonkeyPatch, raises: bool) -> None:
     import pyopencl as cl
-    from turnout_opencl import devices
 
     from turnout.errors import Unavailable
+    from turnout_opencl import devices
 
     class Platform:
         name, version, vendor = "Bare", "OpenCL 1.2", "nobody"
