@@ -16,8 +16,6 @@ import turnout as tn
 
 from .pocl_for_new_processors import give_name
 
-pyopencl = pytest.importorskip("pyopencl", reason="pyopencl is not installed")
-
 HERE = Path(__file__).parent
 WITH_POCL = HERE / "pocl_for_new_processors.py"
 
@@ -46,11 +44,7 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
             text=True,
             check=False,
             timeout=timeout_s,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                **environment,
-            },
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment,
         )
 
     return run

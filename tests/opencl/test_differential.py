@@ -7,11 +7,14 @@ nobody may write. A build takes up to half a second, so there are few examples; 
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("turnout_opencl", reason="turnout-opencl is not installed")
+
 from typing import Any
 
 import numpy as np
 import pyopencl.array as cla
-import pytest
 from hypothesis import assume, given, note
 from hypothesis import strategies as st
 from tests.differential.grammar import Features
