@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from . import dispatch, drag, kernels, launch, ready
+from . import dispatch, drag, kernels, launch, opencl, ready
 from .compare import Row, Target, Verdict, geometric_mean
 from .measure import Budget
 
@@ -48,4 +48,5 @@ GROUPS: dict[str, Group] = {
     ready.GROUP: ready.measure,
     dispatch.GROUP: dispatch.measure,
     KERNELS: measure_kernels,
+    opencl.GROUP: opencl.measure,
 }

@@ -166,5 +166,5 @@ def _launches(
     for number, run in enumerate(runs):
         names[f"launcher{number}"] = run.launcher
         names[f"positions{number}"] = position_count(run.unit)
-        yield f"t = {', '.join(arguments[place] for place in run.places)},"
+        yield f"t = ({''.join(f'{arguments[place]}, ' for place in run.places)})"
         yield f"launcher{number}(t, positions{number}(t))"

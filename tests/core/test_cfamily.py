@@ -53,9 +53,7 @@ def entry_of(library: ctypes.CDLL, name: str) -> Entry:
 
 
 def lowered(kernel: tn.Kernel, arguments: tuple[Any, ...]) -> LoweredKernel:
-    types = call_types(
-        kernel.__name__, kernel.signature, arguments, resolve((), "reference"), None
-    )
+    types = call_types(kernel.__name__, kernel.signature, arguments, resolve((), "reference"), None)
     return kernel.lower(types)
 
 
@@ -116,9 +114,7 @@ def run_plan(
             continue
         unit = lower_dispatches(step.unit)
         args = tuple(
-            values[p.name]
-            if isinstance(p, ir.ArrayParameter)
-            else p.dtype(values[p.name]).item()
+            values[p.name] if isinstance(p, ir.ArrayParameter) else p.dtype(values[p.name]).item()
             for p in unit.parameters
         )
         if position_count(unit)(args):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -690,6 +691,31 @@ def run_on(backend: str, unit: ir.Unit, *arguments: object, size: int = 1) -> No
     hook = context.backend.hook
     binary = hook.turnout_compile(unit=unit, target=context.device.target, options=Options())
     hook.turnout_launch(binary=binary, device=context.device, unit=unit)(arguments, size)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_the_backend_of_the_guide_works(site: Site) -> None:
+    pytest.importorskip("cffi")
+    guide = (ROOT / "docs" / "write_a_backend.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
+    site.install_backend("cc", "\n\n".join(blocks[:-1]))  # the last one tries it by hand
+    x, y, out = np.array([1.0, np.nan, -3.5]), np.array([2.0, 1.0, 0.0]), np.zeros(3)
+    run_on("cc", elementwise("divide", f64, f64), x, y, out, size=3)
+    np.testing.assert_array_equal(out, [0.5, np.nan, -np.inf])
+
+    builder = UnitBuilder("transpose_times")
+    builder.array("a", f64, 2)
+    builder.array("b", f64, 2, read=False, written=True)
+    factor = builder.scalar("factor", f64)
+
+    def body(i: ir.Value, j: ir.Value) -> None:
+        element = builder.load("a", i, j, dtype=f64)
+        builder.store("b", j, i, value=builder.compute("multiply", element, factor))
+
+    unit = builder.finish([builder.extent("a", 0), builder.extent("a", 1)], body)
+    a, b = np.arange(6.0).reshape(2, 3), np.zeros((3, 2))
+    run_on("cc", unit, a, b, 0.5, size=6)
+    np.testing.assert_array_equal(b, a.T / 2)
 
 
 def test_the_backend_of_the_plugin_module_works(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable
 
@@ -11,6 +12,14 @@ from fake_cupy import FakeCupy
 import turnout as tn
 
 _REQUIRE = "TURNOUT_REQUIRE_GPU"
+
+# All but the compiler itself is tested without CuPy.
+collect_ignore = [] if importlib.util.find_spec("cupy") else ["test_compile.py"]
+
+
+def pytest_report_header() -> list[str]:
+    """Say what is left out."""
+    return [f"no CuPy, so tests/cuda/{file} is left out" for file in collect_ignore]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,7 +1,4 @@
-"""Every unit of the conformance suite, and the registers that each takes.
-
-    python tests/cuda/cuda_units.py > benchmarks/results/cuda-resources.md
-"""
+"""Every unit of the conformance suite; run as a program, a table of the registers of each."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from turnout.arguments import call_types
 from turnout.backends import backend, resolve
 from turnout.compilation import lower_plan
 from turnout.conformance.kernels import CONFORMANCE_KERNELS
-from turnout.plugin import Options, Target, cfamily, ir
+from turnout.plugin import Target, cfamily, ir
 from turnout_cuda.compiler import Image, compile_text, load_nvrtc
 
 WANTED = (70, 75, 80, 90, 120)
@@ -41,7 +38,9 @@ def units() -> Iterator[tuple[str, ir.Unit]]:
                 yield f"{case.name}/{number}" if len(plan.units) > 1 else case.name, unit
 
 
-def compile_all(named: Sequence[tuple[str, ir.Unit]], arch: str, debug: bool = False) -> list[Image]:
+def compile_all(
+    named: Sequence[tuple[str, ir.Unit]], arch: str, debug: bool = False
+) -> list[Image]:
     """All units for one architecture; NVRTC compiles in several threads at once."""
 
     def compiled(unit: ir.Unit) -> Image:
@@ -55,8 +54,9 @@ def compile_all(named: Sequence[tuple[str, ir.Unit]], arch: str, debug: bool = F
 def main() -> None:
     named, archs = list(units()), architectures()
     version = ".".join(map(str, load_nvrtc().getVersion()))
-    print(f"# Registers of the conformance kernels on CUDA\n\nNVRTC {version}. Registers of a thread")
-    print("(bytes of stack, if any; bytes of spilled registers behind a plus sign).\n")
+    print("# Registers of the conformance kernels on CUDA\n")
+    print(f"NVRTC {version}. Registers of a thread (bytes of stack, if any), and after a plus sign")
+    print("bytes of registers that were spilled.\n")
     print(f"| kernel | {' | '.join(archs)} |\n|---|{'---:|' * len(archs)}")
     images = [compile_all(named, arch) for arch in archs]
     for (name, _), row in zip(named, zip(*images, strict=True), strict=True):

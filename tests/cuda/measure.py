@@ -1,6 +1,6 @@
-"""Times on a GPU, as a table: launches beside CuPy's RawKernel, bandwidth, graphs, the first call.
+"""Times on a GPU as a table: launches beside CuPy's RawKernel, bandwidth, graphs, the first call.
 
-    python tests/cuda/measure.py [FILE]
+The argument, if there is one, is a file to which the table is written too.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def launches() -> Iterator[tuple[str, str]]:
     started = perf_counter()
     ours()
     cupy.cuda.runtime.deviceSynchronize()
-    yield "first call, compiled or from the disk cache", f"{(perf_counter() - started) * 1e3:.0f} ms"
+    yield "first call", f"{(perf_counter() - started) * 1e3:.0f} ms"
     raw()
     for _ in range(100):
         ours()

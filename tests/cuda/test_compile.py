@@ -5,9 +5,6 @@ from __future__ import annotations
 import struct
 
 import pytest
-
-pytest.importorskip("cupy", reason="CuPy, with NVRTC, is not installed")
-
 from cuda_units import architectures, cell, compile_all, units
 
 import turnout as tn

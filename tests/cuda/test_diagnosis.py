@@ -43,11 +43,10 @@ def test_devices(fake: FakeCupy, driver_version: SetVersion) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "extra"), [(0, "cuda13"), (12_040, "cuda12"), (13_000, "cuda13"), (14_010, "cuda13")]
+    ("version", "extra"),
+    [(0, "cuda13"), (12_040, "cuda12"), (13_000, "cuda13"), (14_010, "cuda13")],
 )
-def test_no_cupy(
-    without_cupy: None, driver_version: SetVersion, version: int, extra: str
-) -> None:
+def test_no_cupy(without_cupy: None, driver_version: SetVersion, version: int, extra: str) -> None:
     driver_version(version)
     reason, fix = complaint()
     assert "CuPy, through which CUDA is used, is not installed" in reason
@@ -147,9 +146,7 @@ def test_architectures() -> None:
     assert target_arch(70, supported) == "sm_70", "refused by the compiler, which says so"
 
 
-def test_doctor_shows_it_and_the_rest_works(
-    without_cupy: None, driver_version: SetVersion
-) -> None:
+def test_doctor_shows_it_and_the_rest_works(without_cupy: None, driver_version: SetVersion) -> None:
     driver_version(0)
     clear()
     try:

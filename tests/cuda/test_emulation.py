@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-machine = pytest.importorskip("turnout_cuda_emulated.machine", reason="turnout-cuda is not installed")
+from turnout_cuda_emulated import machine
 
 pytestmark = pytest.mark.skipif(machine.compiler() is None, reason="there is no C++ compiler")
 
@@ -177,7 +177,9 @@ def sanitized(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
         "ASAN_OPTIONS": "detect_leaks=0",
         "LD_PRELOAD": f"{library('libasan.so')} {library('libubsan.so')}",
         "PYTHONMALLOC": "malloc",
-        "PYTHONPATH": os.pathsep.join([str(here), str(here / "emulation"), *filter(None, sys.path)]),
+        "PYTHONPATH": os.pathsep.join(
+            map(str, (here, here / "emulation", *filter(None, sys.path)))
+        ),
         "TURNOUT_EMULATED_SANITIZE": "address,undefined",
         "UBSAN_OPTIONS": "halt_on_error=1",
     }
@@ -202,7 +204,7 @@ def test_sanitizers_find_mistakes(kind: str, message: str) -> None:
 
 
 def test_conformance_with_sanitizers() -> None:
-    """No kernel of the suite reads or writes outside of its arrays, or relies on what C leaves open."""
+    """No kernel reads or writes outside of its arrays, or relies on what C leaves open."""
     chosen = "test_arrays or test_histogram or (test_kernel and not python)"
     done = sanitized(["-m", "turnout", "check", "cuda_emulated", "-k", chosen])
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

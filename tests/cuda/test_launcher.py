@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def interface(host: np.ndarray[Any, Any], read_only: bool = False, **more: Any) 
     """An array of another library."""
 
     class Foreign:
-        __cuda_array_interface__ = {
+        __cuda_array_interface__: ClassVar[dict[str, Any]] = {
             "data": (host.ctypes.data, read_only),
             "shape": host.shape,
             "strides": None if host.flags.c_contiguous else host.strides,
@@ -126,6 +126,14 @@ def test_a_unit_that_runs_once_takes_one_thread(fake: FakeCupy) -> None:
     x = fake.array(np.zeros(9, np.int64))
     launcher(fake, total)((x, x), 1)
     assert fake.calls == ["launch 4711 as (1, 1, 1) (1, 1, 1) on stream 0"]
+
+
+def test_a_unit_without_parameters(fake: FakeCupy) -> None:
+    """Its structure of slots has one, because C has no structures without members."""
+    driver = Driver()
+    unit = ir.Unit("nothing", (), (), (), ir.Region((), ()))
+    CudaLauncher(driver, driver.load(b"code", "unit", 0), unit, 0)((), 1)
+    assert fake.launches == [bytes(8)]
 
 
 def test_launches_on_the_device_of_the_code(fake: FakeCupy) -> None:

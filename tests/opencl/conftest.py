@@ -14,24 +14,13 @@ import pytest
 
 import turnout as tn
 
-pyopencl = pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+from .pocl_for_new_processors import give_name
 
 HERE = Path(__file__).parent
 WITH_POCL = HERE / "pocl_for_new_processors.py"
 
 
-def _prepare() -> None:
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("pocl_for_new_processors", WITH_POCL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.give_name()
-
-
-_prepare()
+give_name()
 
 
 @pytest.fixture
@@ -55,7 +44,7 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
             text=True,
             check=False,
             timeout=timeout_s,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment,
         )
 
     return run

@@ -61,6 +61,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["-m"]:
         module = sys.argv[2]
         sys.argv = sys.argv[2:]
+        sys.path[0] = ""  # as `python -m` has it
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     else:
         sys.argv = sys.argv[1:]

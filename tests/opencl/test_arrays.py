@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("turnout_opencl", reason="turnout-opencl is not installed")
+
 import os
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 import pyopencl.array as cla
-import pytest
 
 import turnout as tn
 from turnout import NDArray, Scalar, f32, i8, i64
@@ -185,10 +188,14 @@ def test_a_copy_may_be_changed_at_once(put: Put) -> None:
 
 
 @pytest.fixture
-def own_queue(put: Put) -> cl.CommandQueue:
-    """A queue in another context on the same device."""
-    device = put(np.zeros(1)).queue.device
-    return cl.CommandQueue(cl.Context([device]))
+def own_context(put: Put) -> cl.Context:
+    """Another context on the same device."""
+    return cl.Context([put(np.zeros(1)).queue.device])
+
+
+@pytest.fixture
+def own_queue(own_context: cl.Context) -> cl.CommandQueue:
+    return cl.CommandQueue(own_context)
 
 
 def test_arrays_of_another_context(own_queue: cl.CommandQueue) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("turnout_opencl", reason="turnout-opencl is not installed")
+
 import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -160,9 +162,9 @@ def test_a_vendor_file_that_names_a_missing_library(run_python: Run, tmp_path: P
 @pytest.mark.parametrize("raises", [True, False])
 def test_a_platform_without_devices(monkeypatch: pytest.MonkeyPatch, raises: bool) -> None:
     import pyopencl as cl
-    from turnout_opencl import devices
 
     from turnout.errors import Unavailable
+    from turnout_opencl import devices
 
     class Platform:
         name, version, vendor = "Bare", "OpenCL 1.2", "nobody"
@@ -173,7 +175,7 @@ def test_a_platform_without_devices(monkeypatch: pytest.MonkeyPatch, raises: boo
             return []
 
     monkeypatch.setattr(cl, "get_platforms", lambda: [Platform()])
-    with pytest.raises(Unavailable, match="platform Bare OpenCL 1.2 has no device"):
+    with pytest.raises(Unavailable, match=r"platform Bare OpenCL 1\.2 has no device"):
         devices._listed.__wrapped__()
 
 

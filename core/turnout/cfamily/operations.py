@@ -1,8 +1,8 @@
 """How each operation of the IR is written in C, on values of one type.
 
 What takes more than an expression becomes a helper function, named after the operation and the
-type. Signed arithmetic is done on unsigned numbers of at least 32 bits: they wrap, and narrower ones
-would become signed.
+type. Signed arithmetic is done on unsigned numbers of at least 32 bits: they wrap, and narrower
+ones would become signed.
 """
 
 from __future__ import annotations

@@ -69,9 +69,7 @@ def turnout_compile(unit: ir.Unit, target: Target, options: Options) -> Binary:
 
 def source(unit: ir.Unit, options: Options) -> str:
     """The CUDA C++ of a unit, with one function for any strides: they cost a GPU nothing."""
-    rendered = cfamily.render(
-        unit, cfamily.CUDA_CPP, debug=options.debug, with_dense_entry=False
-    )
+    rendered = cfamily.render(unit, cfamily.CUDA_CPP, debug=options.debug, with_dense_entry=False)
     return rendered.text
 
 

@@ -34,7 +34,8 @@ class EventTimer:
         with cuda.Device(self._ordinal):
             stop.record()
             stop.synchronize()
-        return round(cuda.get_elapsed_time(start, stop) * 1e6)
+        elapsed_ms: float = cuda.get_elapsed_time(start, stop)
+        return round(elapsed_ms * 1e6)
 
     def is_capturing(self) -> bool:
         """Whether the current stream records a graph, so that work is not run, and not timed."""

@@ -48,7 +48,9 @@ def find_devices() -> list[Device]:
         Where there is none, or something is missing to use it; everything missing is listed.
     """
     driver = driver_version()
-    missing = [] if driver else [Missing(f"no NVIDIA driver ({_LIBRARY}) is found", _INSTALL_DRIVER)]
+    missing = (
+        [] if driver else [Missing(f"no NVIDIA driver ({_LIBRARY}) is found", _INSTALL_DRIVER)]
+    )
     if importlib.util.find_spec("cupy") is None:
         # Which line of CUDA to install depends on the driver.
         line = 13 if not driver or driver >= 13_000 else 12
@@ -127,7 +129,9 @@ def _unusable(error: Any, driver: int, line: int) -> Missing:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if visible is not None:
             reason = f"no GPU is visible with CUDA_VISIBLE_DEVICES={visible!r}"
-            return Missing(reason, "unset CUDA_VISIBLE_DEVICES, or name GPUs that `nvidia-smi` shows")
+            return Missing(
+                reason, "unset CUDA_VISIBLE_DEVICES, or name GPUs that `nvidia-smi` shows"
+            )
         return Missing(
             "NVIDIA's driver is there, but no GPU",
             "run where `nvidia-smi` lists a GPU; a container must be given one",

@@ -26,6 +26,8 @@ _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0
 _BYTES_HEADER = bytes.__basicsize__ - 1
 """Where the content of a bytes object begins; the zero behind the content counts as header."""
 
+_SLOT_BYTES = 8
+
 
 class View:
     """An array of another library, in the words of CuPy's arrays."""
@@ -47,6 +49,7 @@ class CudaLauncher:
     """
 
     direct = None
+    _added_slots = 0
 
     def __init__(self, driver: Driver, loaded: Loaded, unit: ir.Unit, ordinal: int) -> None:
         self._driver = driver
@@ -54,10 +57,16 @@ class CudaLauncher:
         self._ordinal = ordinal
         self._unit = unit
         self._arrays = [
-            place for place, each in enumerate(unit.parameters) if isinstance(each, ir.ArrayParameter)
+            place
+            for place, each in enumerate(unit.parameters)
+            if isinstance(each, ir.ArrayParameter)
         ]
         self._array_type = driver.array_type
+        slots = sum(map(_slots, unit.parameters))
         self._pack = cfamily.packer(unit, "{0}.data.ptr")
+        if not unit.parameters:
+            self._pack = lambda: bytes(_SLOT_BYTES)  # C has no structures without members
+        self._length = struct.pack("Q", max(1, slots + self._added_slots) * _SLOT_BYTES)
         self._misalignment = _misalignment(unit)
         self._most_blocks = _BLOCKS_PER_MULTIPROCESSOR * driver.multiprocessors(ordinal)
         self._threads = THREADS if unit.extents else 1
@@ -85,14 +94,8 @@ class CudaLauncher:
     def _launch(self, packed: bytes, size: int) -> None:
         threads = self._threads
         blocks = min(-(-size // threads), self._most_blocks)
-        length = struct.pack("Q", len(packed))
-        extra = _pack_extra(
-            _BUFFER_POINTER,
-            id(packed) + _BYTES_HEADER,
-            _BUFFER_SIZE,
-            id(length) + _BYTES_HEADER,
-            _END,
-        )
+        buffer, length = id(packed) + _BYTES_HEADER, id(self._length) + _BYTES_HEADER
+        extra = _pack_extra(_BUFFER_POINTER, buffer, _BUFFER_SIZE, length, _END)
         shape = (blocks, 1, 1, threads, 1, 1)
         driver, function, address = self._driver, self._loaded.handle, id(extra) + _BYTES_HEADER
         try:
@@ -160,27 +163,30 @@ class CudaLauncher:
 class CheckingLauncher(CudaLauncher):
     """Runs code that was compiled with ``Options.debug``: it waits, and reports a violation."""
 
+    _added_slots = 1
+
     def _launch(self, packed: bytes, size: int) -> None:
         record = self._driver.new_record()
-        super()._launch(packed + struct.pack("Q", record.data.ptr), size)
+        of_parameters = sum(map(_slots, self._unit.parameters)) * _SLOT_BYTES
+        super()._launch(packed[:of_parameters] + struct.pack("Q", record.data.ptr), size)
         is_violated, *violation = self._driver.read_record(record)
         if is_violated:
             raise IndexViolation(*violation)
+
+
+def _slots(parameter: ir.Parameter) -> int:
+    return 1 + 2 * parameter.rank if isinstance(parameter, ir.ArrayParameter) else 1
 
 
 def _misalignment(unit: ir.Unit) -> Callable[[bytes], int]:
     """A function that tells from packed parameters whether an array is misaligned: then not 0."""
     terms, slot = [], 0
     for parameter in unit.parameters:
-        if not isinstance(parameter, ir.ArrayParameter):
-            slot += 1
-            continue
-        rank = parameter.rank
-        places = [slot, *range(slot + 1 + rank, slot + 1 + 2 * rank)]
-        slot += 1 + 2 * rank
-        if parameter.dtype.itemsize > 1:
-            words = " | ".join(f"w[{place}]" for place in places)
+        if isinstance(parameter, ir.ArrayParameter) and parameter.dtype.itemsize > 1:
+            strides = range(slot + 1 + parameter.rank, slot + 1 + 2 * parameter.rank)
+            words = " | ".join(f"w[{place}]" for place in (slot, *strides))
             terms.append(f"({words}) & {parameter.dtype.itemsize - 1}")
+        slot += _slots(parameter)
     unpack = struct.Struct(f"={slot}q").unpack
     source = f"lambda w: {' | '.join(terms) or 0}"
     check: Callable[[tuple[int, ...]], int] = eval(source, {"__builtins__": {}})

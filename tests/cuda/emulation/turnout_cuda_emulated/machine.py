@@ -57,7 +57,9 @@ def compile_text(text: str, entry: str) -> bytes:
         *(["-DEMULATE_FIBERS"] if _COLLECTIVE.search(text) else []),
         *([f"-fsanitize={sanitizers}", "-g"] if sanitizers else []),
     ]
-    source = f'#include "cuda_on_cpu.h"\n#line 1 "kernel.cu"\n{text}\n#include "cuda_on_cpu_entry.h"\n'
+    source = (
+        f'#include "cuda_on_cpu.h"\n#line 1 "kernel.cu"\n{text}\n#include "cuda_on_cpu_entry.h"\n'
+    )
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, "kernel.so")
         done = subprocess.run(
