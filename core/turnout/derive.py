@@ -215,13 +215,13 @@ class _Primal:
 
 
 def _lowered(kernel: Kernel) -> tuple[Types, LoweredKernel]:
-    """The kernel for the first types of its open numbers that it can be compiled for."""
+    """The kernel for types of a possible call: the first ones that it can be compiled for."""
     types = kernel.default_types()
-    # Numbers may be what only integers can be, a length for example.
-    is_open = [name for name, dtype in types.items() if dtype == "float" and name != "return"]
+    is_open = [name for name, dtype in types.items() if dtype == "float"][:_OPEN_NUMBERS]
     first_error = None
-    for kinds in itertools.product(("float", "int"), repeat=min(len(is_open), _OPEN_NUMBERS)):
-        tried: Types = {**types, **dict(zip(is_open, kinds, strict=False))}  # type: ignore[dict-item]
+    # Numbers may be what only integers can be, a length for example.
+    for *kinds, width in itertools.product(*[("float", "int")] * len(is_open), (ir.f64, ir.f32)):
+        tried: Types = {**kernel.default_types(width), **dict(zip(is_open, kinds, strict=True))}
         try:
             return tried, kernel.lower_unresolved(tried)
         except KernelError as error:
