@@ -188,15 +188,16 @@ class _Primal:
             )
 
     def names(self, wrt: tuple[str, ...]) -> _Names:
-        """The parameters of the derivative."""
+        """The parameters of the derivative; how they are called does not depend on `wrt`."""
         taken = {spec.name for spec in self.kernel.signature.parameters}
         for level in itertools.count(1):
-            found = self._names(wrt, "bar_" if level == 1 else f"bar{level}_")
-            arrays = (*found.seeds.values(), *found.gradients.values())
+            prefix = "bar_" if level == 1 else f"bar{level}_"
+            possible = self._names(tuple(self.differentiable), prefix)
+            arrays = (*possible.seeds.values(), *possible.gradients.values())
             names = {spec.name for spec in arrays}
             if len(names) == len(arrays) and not taken & names:
-                return found
-        raise AssertionError("unreachable")
+                break
+        return self._names(wrt, prefix)
 
     def _names(self, wrt: tuple[str, ...], prefix: str) -> _Names:
         seeds = {

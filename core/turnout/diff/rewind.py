@@ -1,7 +1,7 @@
 """Loops in reverse: the iterations from the last to the first, each at the values it started with.
 
 The values that a loop carries are computed again and kept in local arrays on the way, the *tape*:
-all of them where their number is known and small. Otherwise the iterations are divided into at most
+all of them where it is known that they are few. Otherwise the iterations are divided into at most
 `PIECES` pieces of equal length, of which only the first values are kept; each piece is divided
 again in the same way when its turn comes, and what is between is computed from the nearest values
 that were kept. So memory is bounded, and up to ``PIECES**2`` iterations are computed three times.
@@ -62,9 +62,9 @@ class Rewind:
         else:
             trips = scope.trips[id(loop)]
         zero = build.constant(0, ir.i64)
-        known = build.known_integer(trips)
-        if known is not None and known * self.state_bytes <= TAPE_BYTES:
-            return self._taped(trips, max(known, 1), initial, last)
+        most = build.upper_bound(trips)
+        if most is not None and most * self.state_bytes <= TAPE_BYTES:
+            return self._taped(trips, max(most, 1), initial, last)
         return self._in_pieces(zero, trips, initial, last, levels=2)
 
     def _trips(self, loop: ir.For) -> ir.Value:
@@ -78,11 +78,11 @@ class Rewind:
     # -- orders ----------------------------------------------------------------------------------
 
     def _taped(
-        self, trips: ir.Value, known: int, initial: State, last: list[Bar]
+        self, trips: ir.Value, most: int, initial: State, last: list[Bar]
     ) -> tuple[list[Bar], Bars]:
         """All values are kept."""
         one = self.build.constant(1, ir.i64)
-        tape = self._record(known, trips, initial, lambda trip, state: self._ahead(trip, one, state))
+        tape = self._record(most, trips, initial, lambda trip, state: self._ahead(trip, one, state))
         return self._backwards(
             trips, last, lambda trip, bars: self._iteration(trip, self._kept(tape, trip), bars)
         )
@@ -105,7 +105,8 @@ class Rewind:
         pieces = max(2, min(PIECES, TAPE_BYTES // max(self.state_bytes, 1)))
         count = Term(self.build, trips)
         length = ((count + (pieces - 1)).call("floor_divide", pieces)).call("maximum", 1)
-        used = (count + length - 1).call("floor_divide", length)
+        # The limit holds anyway, but says so to whoever differentiates this loop again.
+        used = (count + length - 1).call("floor_divide", length).call("minimum", pieces)
 
         def start(piece: ir.Value) -> tuple[ir.Value, ir.Value]:
             """The first iteration of a piece, and how many it has."""
@@ -231,10 +232,11 @@ class Rewind:
     ) -> tuple[list[Bar], Bars] | list[bool]:
         """The loop, or which derivatives need conditions where `has_live` names too few."""
         build = self.build
-        place = build.value(ir.i64)
+        index = build.value(ir.i64)
         carried = [self._fresh(bar.value.dtype, live) for bar, live in zip(last, has_live, strict=True)]
         with build.nested() as block:
-            before, found = step(place, carried)
+            place = Term(build, trips) - 1 - Term(build, index)
+            before, found = step(place.value, carried)
             needed = [bar.live is not None or had for bar, had in zip(before, has_live, strict=True)]
             if needed != has_live:
                 return needed
@@ -257,14 +259,14 @@ class Rewind:
         for value, total in sums.items():
             entry += self._spread(self.sweep.zero(value.dtype), total.live is not None)
         after = [self._fresh(bar.value.dtype, bar.live is not None) for bar in (*carried, *sums.values())]
-        minus, start = build.constant(-1, ir.i64), Term(build, trips) - 1
-        parameters = (place, *_values((*carried, *sums.values())))
+        zero, one = (build.constant(number, ir.i64) for number in (0, 1))
+        parameters = (index, *_values((*carried, *sums.values())))
         build.emit(
             ir.For(
                 _values(after),
-                start.value,
-                minus,
-                minus,
+                zero,
+                trips,
+                one,
                 tuple(entry),
                 ir.Region(parameters, tuple(block), tuple(following)),
                 line=self.loop.line,
