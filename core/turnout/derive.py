@@ -22,6 +22,7 @@ from .lang import (
     LoweredKernel,
     ParameterSpec,
     Signature,
+    Weak,
     sample_notes,
     sample_overlaps,
 )
@@ -148,7 +149,8 @@ class _Primal:
                 )
         if not asked:
             raise KernelError(
-                f"vjp(wrt=()): name at least one of the inputs of {self.name}, {self.differentiable}"
+                f"vjp(wrt=()): name at least one of the inputs of {self.name}, "
+                f"{self.differentiable}"
             )
         return tuple(name for name in self.differentiable if name in asked)
 
@@ -221,8 +223,9 @@ def _lowered(kernel: Kernel) -> tuple[Types, LoweredKernel]:
     is_open = [name for name, dtype in types.items() if dtype == "float"][:_OPEN_NUMBERS]
     first_error = None
     # Numbers may be what only integers can be, a length for example.
-    for *kinds, width in itertools.product(*[("float", "int")] * len(is_open), (ir.f64, ir.f32)):
-        tried: Types = {**kernel.default_types(width), **dict(zip(is_open, kinds, strict=True))}
+    kinds = itertools.product(_WEAK, repeat=len(is_open))
+    for chosen, width in itertools.product(kinds, (ir.f64, ir.f32)):
+        tried = {**kernel.default_types(width), **dict(zip(is_open, chosen, strict=True))}
         try:
             return tried, kernel.lower_unresolved(tried)
         except KernelError as error:
@@ -231,6 +234,7 @@ def _lowered(kernel: Kernel) -> tuple[Types, LoweredKernel]:
     raise first_error
 
 
+_WEAK: tuple[Weak, ...] = ("float", "int")
 _OPEN_NUMBERS = 6
 """Of how many numbers all combinations of types are tried."""
 
@@ -266,9 +270,7 @@ def _gradient(spec: ParameterSpec, name: str) -> ParameterSpec:
         return ParameterSpec(
             name, "plane", dtype, 1, is_output=True, annotation=f"Mutable[{shown}]"
         )
-    return replace(
-        spec, name=name, is_output=True, annotation=f"Mutable[{_read(spec).annotation}]"
-    )
+    return replace(spec, name=name, is_output=True, annotation=f"Mutable[{_read(spec).annotation}]")
 
 
 class Derivative(Kernel):
@@ -284,9 +286,7 @@ class Derivative(Kernel):
         Policies of dispatches, by those of the primal that they come from.
     """
 
-    def __init__(
-        self, primal: Kernel, wrt: tuple[str, ...], policies: Mapping[str, str]
-    ) -> None:
+    def __init__(self, primal: Kernel, wrt: tuple[str, ...], policies: Mapping[str, str]) -> None:
         self.primal = primal
         self.wrt = wrt
         self.policies = policies
@@ -301,7 +301,7 @@ class Derivative(Kernel):
         )
 
     @property
-    def source(self) -> KernelSource:  # type: ignore[override]
+    def source(self) -> KernelSource:
         """That of the primal."""
         return self.primal.source
 

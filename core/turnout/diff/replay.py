@@ -150,9 +150,7 @@ class Replay:
             yields = (*(inner.values[value] for value in region.yields), *close())
         return ir.Region((*parameters, *more), tuple(block), yields)
 
-    def _counting(
-        self, loop: ir.While, results: tuple[ir.Value, ...], scope: Scope
-    ) -> ir.While:
+    def _counting(self, loop: ir.While, results: tuple[ir.Value, ...], scope: Scope) -> ir.While:
         """A ``while`` loop that also counts its iterations."""
         build = self.build
         initial = (*(scope.values[value] for value in loop.initial), build.constant(0, ir.i64))

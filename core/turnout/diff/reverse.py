@@ -129,9 +129,12 @@ class _Reverse:
                 build.emit(ir.If((), live, ir.Region((), tuple(work)), ir.Region((), ())))
         statements = _cleaned(body)
         gradients = self.request.gradients.values()
-        parameters = (
+        parameters: tuple[ir.Parameter, ...] = (
             *(_as_used(array, statements) for array in self.inputs),
-            *(replace(seed, is_read=True, is_written=False) for seed in self.request.seeds.values()),
+            *(
+                replace(seed, is_read=True, is_written=False)
+                for seed in self.request.seeds.values()
+            ),
             *(replace(gradient, is_read=False, is_written=True) for gradient in gradients),
             *(replace(scalar, value=scope.values[scalar.value]) for scalar in self.scalars),
         )
@@ -216,9 +219,7 @@ def _cleaned(body: Iterable[ir.Statement]) -> tuple[ir.Statement, ...]:
         body = without_dead_code(_without_arrays(body, unread))
 
 
-def _without_arrays(
-    body: Iterable[ir.Statement], names: set[str]
-) -> Iterator[ir.Statement]:
+def _without_arrays(body: Iterable[ir.Statement], names: set[str]) -> Iterator[ir.Statement]:
     for statement in body:
         if isinstance(statement, ir.LocalArray | ir.Store) and statement.array in names:
             continue

@@ -57,10 +57,7 @@ class Rewind:
         """
         loop, scope, build = self.loop, self.scope, self.build
         initial = tuple(scope.values[value] for value in loop.initial)
-        if isinstance(loop, ir.For):
-            trips = self._trips(loop)
-        else:
-            trips = scope.trips[id(loop)]
+        trips = self._trips(loop) if isinstance(loop, ir.For) else scope.trips[id(loop)]
         zero = build.constant(0, ir.i64)
         most = build.upper_bound(trips)
         if most is not None and most * self.state_bytes <= TAPE_BYTES:
@@ -69,11 +66,11 @@ class Rewind:
 
     def _trips(self, loop: ir.For) -> ir.Value:
         build = self.build
-        bounds = [self.scope.values[value] for value in (loop.start, loop.stop, loop.step)]
-        start, stop, step = (build.known_integer(value) for value in bounds)
+        first, last, stride = (self.scope.values[v] for v in (loop.start, loop.stop, loop.step))
+        start, stop, step = (build.known_integer(value) for value in (first, last, stride))
         if start is not None and stop is not None and step is not None:
             return build.constant(len(range(start, stop, step)) if step else 0, ir.i64)
-        return trip_count(build, *bounds, step)
+        return trip_count(build, first, last, stride, step)
 
     # -- orders ----------------------------------------------------------------------------------
 
@@ -192,9 +189,7 @@ class Rewind:
 
     # -- backwards -------------------------------------------------------------------------------
 
-    def _iteration(
-        self, trip: ir.Value, state: State, bars: list[Bar]
-    ) -> tuple[list[Bar], Bars]:
+    def _iteration(self, trip: ir.Value, state: State, bars: list[Bar]) -> tuple[list[Bar], Bars]:
         """The reverse of one iteration, which starts at `state`."""
         sweep, body = self.sweep, self.loop.body
         inner = self._bound(trip, state)
@@ -209,12 +204,10 @@ class Rewind:
         for value, bar in zip(yields, bars, strict=True):
             sweep.add(found, value, bar)
         sweep.sweep(body.body, inner, found)
-        before = [found.pop(value, None) or sweep.zero(value.dtype) for value in active]
-        return before, found
+        before = [found[v] if v in found else sweep.zero(v.dtype) for v in active]
+        return before, {value: bar for value, bar in found.items() if value not in active}
 
-    def _backwards(
-        self, trips: ir.Value, last: list[Bar], step: Step
-    ) -> tuple[list[Bar], Bars]:
+    def _backwards(self, trips: ir.Value, last: list[Bar], step: Step) -> tuple[list[Bar], Bars]:
         """A loop from number ``trips - 1`` down to 0 that carries derivatives.
 
         Derivatives of what its body takes from outside are added up. Conditions under which
@@ -233,11 +226,15 @@ class Rewind:
         """The loop, or which derivatives need conditions where `has_live` names too few."""
         build = self.build
         index = build.value(ir.i64)
-        carried = [self._fresh(bar.value.dtype, live) for bar, live in zip(last, has_live, strict=True)]
+        carried = [
+            self._fresh(bar.value.dtype, live) for bar, live in zip(last, has_live, strict=True)
+        ]
         with build.nested() as block:
             place = Term(build, trips) - 1 - Term(build, index)
             before, found = step(place.value, carried)
-            needed = [bar.live is not None or had for bar, had in zip(before, has_live, strict=True)]
+            needed = [
+                bar.live is not None or had for bar, had in zip(before, has_live, strict=True)
+            ]
             if needed != has_live:
                 return needed
             sums = {
@@ -255,10 +252,14 @@ class Rewind:
                 before_live = sums[value].live
                 if before_live is not None and bar.live is not None:
                     following.append(build.compute("bit_or", before_live, bar.live))
-        entry = [v for bar, live in zip(last, has_live, strict=True) for v in self._spread(bar, live)]
+        entry = [
+            v for bar, live in zip(last, has_live, strict=True) for v in self._spread(bar, live)
+        ]
         for value, total in sums.items():
             entry += self._spread(self.sweep.zero(value.dtype), total.live is not None)
-        after = [self._fresh(bar.value.dtype, bar.live is not None) for bar in (*carried, *sums.values())]
+        after = [
+            self._fresh(bar.value.dtype, bar.live is not None) for bar in (*carried, *sums.values())
+        ]
         zero, one = (build.constant(number, ir.i64) for number in (0, 1))
         parameters = (index, *_values((*carried, *sums.values())))
         build.emit(

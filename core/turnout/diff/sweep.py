@@ -1,4 +1,4 @@
-"""The way back through the statements of a unit: derivatives of results become those of operands."""
+"""The way back through statements: derivatives of results become those of operands."""
 
 from __future__ import annotations
 
@@ -185,9 +185,7 @@ class Sweep(Replay):
 
     # -- branches --------------------------------------------------------------------------------
 
-    def _branch(
-        self, statement: ir.If | ir.Switch | ir.Dispatch, scope: Scope, bars: Bars
-    ) -> None:
+    def _branch(self, statement: ir.If | ir.Switch | ir.Dispatch, scope: Scope, bars: Bars) -> None:
         """A branch on the same condition: each arm computes its primal again and goes back."""
         given = [bars.pop(result, None) for result in statement.results]
         if not any(given) and not self.has_active_stores(statement.regions):
