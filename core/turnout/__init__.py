@@ -50,6 +50,7 @@ from .threads import num_threads, set_num_threads
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .derive import vjp
     from .perf import PerformanceDispatcher, perf_dispatch
     from .racing import race
 
@@ -103,17 +104,22 @@ __all__ = [
     "u32",
     "u64",
     "use",
+    "vjp",
 ]
 
 _OF_PERF_DISPATCH = ("PerformanceDispatcher", "perf_dispatch")
 
 
 def __getattr__(name: str) -> object:
-    # Programs that only run kernels need nothing of perf_dispatch, and start faster without it.
+    # Programs that only run kernels need nothing of these, and start faster without them.
     if name == "race":
         from .racing import race
 
         return race
+    if name == "vjp":
+        from .derive import vjp
+
+        return vjp
     if name in _OF_PERF_DISPATCH:
         from . import perf
 

@@ -15,6 +15,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from operator import itemgetter
 from types import MethodType
@@ -291,6 +292,11 @@ class Kernel:
     def lower(self, types: Types) -> LoweredKernel:
         """The kernel as a plan of typed units, for given types of its parameters."""
         return lower_kernel(self.source, types)
+
+    def lower_unresolved(self, types: Types) -> LoweredKernel:
+        """As `lower`, leaving names from outside unresolved, which first calls are to resolve."""
+        free = FreeNames(self.__wrapped__, self.constants)
+        return lower_kernel(replace(self.source, free=free), types)
 
     def default_types(self, width: ir.DType = ir.f64) -> Types:
         """Types of a typical call, for reading the code of a kernel that was not called yet."""

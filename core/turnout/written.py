@@ -10,14 +10,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
 from .arguments import Types
 from .errors import KernelError
 from .kernel import Kernel
-from .lang import FreeNames, LoweredKernel, lower_kernel
+from .lang import LoweredKernel
 
 Access = Literal["output", "update", "unknown"]
 """How an argument is written: ``"output"``, without being read before; ``"update"``, after it was
@@ -221,14 +220,12 @@ def kernel_accesses(kernel: Kernel) -> dict[str, Access] | None:
 
 def _lowered(kernel: Kernel) -> LoweredKernel | None:
     """The kernel for types of a possible call; which arrays it accesses does not depend on them."""
-    # Names of its own, because those of the kernel are resolved when it is first compiled.
-    source = replace(kernel.source, free=FreeNames(kernel.__wrapped__, kernel.constants))
     # A number may be used as an index or a length, which only integers can be.
     types: Types = {
         name: "int" if dtype == "float" else dtype for name, dtype in kernel.default_types().items()
     }
     try:
-        return lower_kernel(source, types)
+        return kernel.lower_unresolved(types)
     except KernelError:
         return None
 

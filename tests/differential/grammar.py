@@ -46,11 +46,12 @@ BINARY_MATH = ("pow", "atan2", "hypot")
 
 @dataclass(frozen=True)
 class Features:
-    """What generated kernels may contain: math functions, vectors, many dispatches."""
+    """What generated kernels may contain: math functions, vectors, many dispatches, arrays."""
 
     math: bool = False
     vectors: bool = False
     dispatches: bool = False
+    local_arrays: bool = True
     kinds: tuple[str, ...] = STRONG
     """Of the lines and grids."""
 
@@ -513,7 +514,8 @@ class Grammar:
     def statement(self, depth: int, in_loop: bool) -> list[str]:
         forms = ["declaration", "declaration", "assignment", "assignment", "store"]
         if depth > 0:
-            forms += ["branches", "branches", "loop", "local_array", "swap"]
+            forms += ["branches", "branches", "loop", "swap"]
+            forms += ["local_array"] * self.features.local_arrays
         if self.features.vectors:
             forms.append("vector_statement")
         match self.pick(forms):

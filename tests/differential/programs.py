@@ -163,7 +163,7 @@ def _helpers(grammar: Grammar) -> list[str]:
         names = [f"a{number}" for number in range(len(kinds))]
         inner = Grammar(
             grammar.draw,
-            Features(math=grammar.features.math),
+            Features(math=grammar.features.math, local_arrays=grammar.features.local_arrays),
             Scope({n: Expression(n, k) for n, k in zip(names, kinds, strict=True)}),
         )
         # A helper knows no tables but its own.

@@ -12,7 +12,15 @@ from .annotations import (
     Vector,
     parse_signature,
 )
-from .frontend import SAMPLES, KernelSource, LoweredKernel, Returned, lower_kernel
+from .frontend import (
+    SAMPLES,
+    KernelSource,
+    LoweredKernel,
+    Returned,
+    lower_kernel,
+    sample_notes,
+    sample_overlaps,
+)
 from .names import FreeNames, Func, parallel, serial
 from .notes import LoopNote
 from .source import FunctionSource, parse_function, read_lines
@@ -42,5 +50,7 @@ __all__ = [
     "parse_function",
     "parse_signature",
     "read_lines",
+    "sample_notes",
+    "sample_overlaps",
     "serial",
 ]

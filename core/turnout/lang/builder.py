@@ -242,6 +242,19 @@ class Builder:
             return definition.value
         return None
 
+    def upper_bound(self, value: Value) -> int | None:
+        """A number that `value` (an integer) is never above, or None where none is known."""
+        match self._definitions.get(value.number):
+            case ir.Constant(_, int(known)):
+                return known
+            case ir.Compute(_, "minimum", operands):
+                bounds = [self.upper_bound(operand) for operand in operands]
+                return min((bound for bound in bounds if bound is not None), default=None)
+            case ir.Compute(_, "maximum", (first, second)):
+                pair = self.upper_bound(first), self.upper_bound(second)
+                return None if pair[0] is None or pair[1] is None else max(pair[0], pair[1])
+        return None
+
     def is_at_least_0(self, value: Value) -> bool:
         """Whether `value` is known not to be negative."""
         bound = self.lower_bound(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from .. import ir
 from ..errors import KernelError
@@ -375,35 +375,49 @@ class _SampleForm:
             self.kernel.fast_math,
         )
         ir.verify(unit)
-        plan = ir.Plan((ir.Run(unit, *self._overlap_rules(unit)),))
-        return LoweredKernel(plan, returned, tuple(self._notes(unit)))
-
-    def _overlap_rules(
-        self, unit: ir.Unit
-    ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-        """A plane may be its own output; tables and other outputs must be distinct from outputs."""
-        exclusive: list[tuple[str, str]] = []
-        elementwise: list[tuple[str, str]] = []
-        arrays = list(unit.arrays.values())
-        for position, first in enumerate(arrays):
-            for second in arrays[position + 1 :]:
-                if not (first.is_written or second.is_written):
-                    continue
-                tables = {s.name for s in self.specs.values() if s.role == "array"}
-                one_output = first.is_written != second.is_written
-                alike = (first.dtype, first.rank) == (second.dtype, second.rank)
-                is_plane_pair = one_output and alike and not {first.name, second.name} & tables
-                pairs = elementwise if is_plane_pair else exclusive
-                pairs.append((first.name, second.name))
-        return tuple(exclusive), tuple(elementwise)
-
-    def _notes(self, unit: ir.Unit) -> list[LoopNote]:
-        notes = [LoopNote(self.kernel.source.tree.lineno, True, "samples are independent")]
-        for statement in ir.statements(unit.body.body):
-            if isinstance(statement, ir.For | ir.While):
-                reason = "it runs inside of one sample, in order"
-                notes.append(LoopNote(statement.line, False, reason, is_inside_parallel=True))
-        return notes
+        tables = {spec.name for spec in self.specs.values() if spec.role == "array"}
+        plan = ir.Plan((ir.Run(unit, *sample_overlaps(unit, tables)),))
+        return LoweredKernel(plan, returned, sample_notes(unit, self.kernel.source.tree.lineno))
 
 
-__all__ = ["SAMPLES", "KernelSource", "LoweredKernel", "Returned", "lower_kernel"]
+def sample_overlaps(
+    unit: ir.Unit, tables: Collection[str]
+) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
+    """The pairs of arrays of a per-sample unit that are `exclusive` and `elementwise` in its run.
+
+    A plane may be its own output; tables and other outputs must be distinct from outputs.
+    """
+    exclusive: list[tuple[str, str]] = []
+    elementwise: list[tuple[str, str]] = []
+    arrays = list(unit.arrays.values())
+    for position, first in enumerate(arrays):
+        for second in arrays[position + 1 :]:
+            if not (first.is_written or second.is_written):
+                continue
+            one_output = first.is_written != second.is_written
+            alike = (first.dtype, first.rank) == (second.dtype, second.rank)
+            is_plane_pair = one_output and alike and not {first.name, second.name} & {*tables}
+            pairs = elementwise if is_plane_pair else exclusive
+            pairs.append((first.name, second.name))
+    return tuple(exclusive), tuple(elementwise)
+
+
+def sample_notes(unit: ir.Unit, line: int) -> tuple[LoopNote, ...]:
+    """What became of the samples of a per-sample unit, whose kernel stands in `line`, and loops."""
+    notes = [LoopNote(line, True, "samples are independent")]
+    for statement in ir.statements(unit.body.body):
+        if isinstance(statement, ir.For | ir.While):
+            reason = "it runs inside of one sample, in order"
+            notes.append(LoopNote(statement.line, False, reason, is_inside_parallel=True))
+    return tuple(notes)
+
+
+__all__ = [
+    "SAMPLES",
+    "KernelSource",
+    "LoweredKernel",
+    "Returned",
+    "lower_kernel",
+    "sample_notes",
+    "sample_overlaps",
+]
