@@ -6,7 +6,6 @@ import importlib
 import os
 import re
 import shutil
-import shutil
 import subprocess
 import sys
 import textwrap
