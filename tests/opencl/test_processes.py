@@ -152,9 +152,9 @@ def test_a_vendor_file_that_names_a_missing_library(
 ) -> None:
     """What the loader skips silently is named."""
     import pyopencl as cl
-    from turnout_opencl import devices
 
     from turnout.errors import Unavailable
+    from turnout_opencl import devices
 
     def no_platform() -> list[object]:
         raise cl.LogicError("PLATFORM_NOT_FOUND_KHR")
