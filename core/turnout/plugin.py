@@ -42,7 +42,9 @@ it. The guide is ``docs/write_a_backend.md``.
 
 from __future__ import annotations
 
-from . import cfamily, ir
+from typing import TYPE_CHECKING, Any
+
+from . import ir
 from .direct import NO_DEFAULT, DirectCall, DirectParameter, DirectRun
 from .errors import BackendError, CallError, CompileError, Unavailable
 from .hooks import (
@@ -59,6 +61,19 @@ from .hooks import (
 )
 from .ir import OPERATIONS, Operation, format_unit, statements
 from .threads import num_threads, on_num_threads_change
+
+if TYPE_CHECKING:
+    from . import cfamily
+
+
+def __getattr__(name: str) -> Any:
+    # Loading it takes milliseconds, which backends that write no text would lose.
+    if name == "cfamily":
+        from . import cfamily
+
+        return cfamily
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "NO_DEFAULT",

@@ -309,3 +309,67 @@ def test_nan_infinities_and_zeros_are_the_same_everywhere(put: Put) -> None:
             if ours.dtype.kind == "f":
                 numbers = ~np.isnan(ours)
                 assert (np.signbit(ours) == np.signbit(theirs))[numbers].all(), other
+
+
+# ---- what is kept --------------------------------------------------------------------------------
+
+
+def test_what_the_driver_made_of_a_text_is_loaded_again(put: Put) -> None:
+    """Drivers without a cache of their own get their programs back from turnout's."""
+    from turnout_opencl import compiler
+
+    binary = compiled(unit_of(scale))
+    made = compiler._program(binary.metadata["source"], device().target, dict(binary.metadata))
+    assert made
+    stored = Binary(binary.entry, compiler.PROGRAM, made, binary.metadata)
+    launcher = backend("opencl").hook.turnout_launch(
+        binary=stored, device=device(), unit=unit_of(scale)
+    )
+    out = put(np.zeros(300, np.float32))
+    launcher((put(np.arange(300, dtype=np.float32)), 3.0, out), 300)
+    assert tn.to_numpy(out).tolist() == [3.0 * k for k in range(300)]
+
+
+def test_a_program_for_a_target_without_an_open_device_is_text() -> None:
+    from turnout_opencl import compiler
+
+    target = replace(device().target, arch="another device")
+    assert compiler._program("", target, {"options": ""}) is None
+
+
+def test_text_is_kept_for_reading() -> None:
+    binary = compiled(unit_of(scale), keep_text=True)
+    assert binary.metadata["text:opencl-c"] == binary.metadata["source"]
+    assert binary.metadata["text:unit"].startswith("unit scale")
+
+
+def test_results_and_scratch_memory_begin_as_zeros(put: Put) -> None:
+    """A scalar that one loop leaves for the next passes through scratch memory."""
+
+    @tn.kernel
+    def minus_sum(x: NDArray[i32, 1], out: NDArray[i32, 1]) -> None:
+        total = i32(0)
+        for i in tn.serial(range(x.shape[0])):
+            total += x[i]
+        for i in range(x.shape[0]):
+            out[i] = x[i] - total
+
+    x, out = put(np.arange(500, dtype=np.int32)), put(np.zeros(500, np.int32))
+    minus_sum(x, out)
+    assert tn.to_numpy(out).tolist() == [k - 124_750 for k in range(500)]
+
+
+def test_a_kernel_of_three_axes(put: Put) -> None:
+    """Positions of several axes come from one number."""
+
+    @tn.kernel
+    def place(out: NDArray[tn.i64, 3]) -> None:
+        for i in range(out.shape[0]):
+            for j in range(out.shape[1]):
+                for k in range(out.shape[2]):
+                    out[i, j, k] = i * 10_000 + j * 100 + k
+
+    out = put(np.zeros((5, 7, 9), np.int64))
+    place(out)
+    i, j, k = np.indices((5, 7, 9))
+    assert (tn.to_numpy(out) == i * 10_000 + j * 100 + k).all()

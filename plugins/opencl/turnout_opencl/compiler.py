@@ -143,7 +143,7 @@ def build(context: Any, device: Any, source: str, options: str) -> Any:
             program._build(options.encode(), [device])
             return cl.Program(program)
         except cl.Error as error:
-            log = program.get_build_info(device, cl.program_build_info.LOG).strip()
+            log = str(program.get_build_info(device, cl.program_build_info.LOG)).strip()
             # PoCL fails without a word where processes build one program at the same time.
             if log or is_last:
                 raise BuildError(log or str(error)) from None

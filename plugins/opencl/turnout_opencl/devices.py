@@ -19,6 +19,11 @@ _FIX = (
     'python -m pip install "turnout-opencl[pocl]"'
 )
 
+_FIX_OLD = (
+    "this PoCL is older than the processor: install the one of your distribution "
+    "(pocl-opencl-icd), or another OpenCL driver"
+)
+
 
 class OpenDevice:
     """One device with the context and the in-order queue that turnout uses on it.
@@ -109,7 +114,11 @@ def _listed() -> list[tuple[Any, Target]]:
     for platform in platforms:
         devices += _devices_of(platform, problems)
     if not devices:
-        raise Unavailable(f"no OpenCL device can be used here: {'; '.join(problems)}", _FIX)
+        is_old = any("unknown target CPU" in problem for problem in problems)
+        raise Unavailable(
+            f"no OpenCL device can be used here: {'; '.join(problems)}",
+            _FIX_OLD if is_old else _FIX,
+        )
     cl = _pyopencl()
     # Accelerators come first; a device on the processor is the last resort.
     devices.sort(key=lambda device: bool(device.type & cl.device_type.CPU))

@@ -206,7 +206,10 @@ def _launch_function(
 
     used = {s.array for s in statements((*unit.prologue, *unit.body.body))
             if isinstance(s, ir.Load | ir.Store)}  # fmt: skip
-    names, here, dense, lines = [], [], [], []
+    names: list[str] = []
+    here: list[str] = []
+    dense: list[str] = []
+    lines: list[str] = []
     for place, parameter in enumerate(unit.parameters):
         name = f"a{place}"
         names.append(name)

@@ -25,7 +25,8 @@ class OpenCLMemory:
         import pyopencl as cl
         import pyopencl.array
 
-        self._cl, self._array_type = cl, pyopencl.array.Array
+        self._cl: Any = cl
+        self._array_type: Any = pyopencl.array.Array
         self._opened = opened
         self._numbers = count(1)
         self._addresses: dict[int, int] = {}
