@@ -26,7 +26,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from . import implementations as outside
-from .backends import is_capturing
 from .compatibility import Implementation, checks, narrow, nothing_compatible
 from .errors import CallError, ConfigurationError, KernelError
 from .explain import Explanation, explain
@@ -404,8 +403,6 @@ class PerformanceDispatcher(Generic[P, R]):
         settled = self._settled(case, bound, refusals)
         if settled is not None:
             return work(settled)
-        if is_capturing():
-            return work(self._tuner.in_use(case))
         timer = self._settings.timer or timer_of(arguments, keywords)
         return self._tuner.run(case, work, timer, self._safeguards(case, bound))
 

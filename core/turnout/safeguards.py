@@ -11,16 +11,17 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from .backends import is_capturing
 from .compatibility import Implementation
 from .copies import Snapshot
-from .errors import CompileError, KernelError
+from .errors import CompileError, KernelError, PlacementError, Unavailable
 from .kernel import Kernel
 from .remembering import Memory
 from .tuning import Case, Decision, Hooks, Known
 from .verification import Verification, verify
 from .written import Access, combined
 
-_BEFORE_A_LAUNCH = (KernelError, CompileError)
+_BEFORE_A_LAUNCH = (KernelError, CompileError, PlacementError, Unavailable)
 
 
 class Safeguards(Hooks[Implementation]):
@@ -60,6 +61,9 @@ class Safeguards(Hooks[Implementation]):
         """The arguments that may be written: all, unless each implementation says which."""
         is_known = all(each.writes.accesses is not None for each in self._case.candidates)
         return self.accesses if is_known else self._bound.arguments
+
+    def may_measure(self) -> bool:
+        return not is_capturing()
 
     def recall(self) -> Known | None:
         return self._memory.recall(self._case, self._bound)

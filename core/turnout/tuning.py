@@ -24,7 +24,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .errors import BackendError, CallError
+from .errors import BackendError, CallError, PlacementError
 from .ranking import median
 from .records import record
 from .trials import (
@@ -89,6 +89,10 @@ class Hooks(Generic[C]):
     """
 
     admits_again = False
+
+    def may_measure(self) -> bool:
+        """Whether this call may be a trial; where not, the candidate in use runs."""
+        return True
 
     def recall(self) -> Known | None:
         """Return what earlier processes measured for this geometry; asked once."""
@@ -312,9 +316,10 @@ class Tuner(Generic[C]):
         object
             What `work` returned. If it raises in a trial, that does not count, and the candidate is
             not tried again for this geometry, unless all of them raise, or what it raised is a
-            `CallError`, which says that the caller is at fault. The exception passes, unless the
-            hooks restored the arguments: then the others run until one returns; if none does, the
-            first exception passes.
+            `CallError`, which says that the caller is at fault (but for a `PlacementError`, which
+            says that the arguments are not where the candidate runs). The exception passes, unless
+            the hooks restored the arguments: then the others run until one returns; if none does,
+            the first exception passes.
         """
         trials = self._known(case, hooks)
         holder = object()
@@ -356,8 +361,9 @@ class Tuner(Generic[C]):
         self, case: Case[C], trials: Trials[C], holder: object, hooks: Hooks[C]
     ) -> _Turn[C]:
         """Take a turn, after it was asked which candidates may be tried."""
+        may_measure = hooks.may_measure()  # before the lock is held: others answer
         while True:
-            turn = self._take_turn(case, trials, holder, hooks)
+            turn = self._take_turn(case, trials, holder, hooks, may_measure)
             if turn is not None:
                 return turn
             self._admit(case, trials, hooks)
@@ -379,7 +385,12 @@ class Tuner(Generic[C]):
                     self._retire(key, trials)
 
     def _take_turn(
-        self, case: Case[C], trials: Trials[C], holder: object, hooks: Hooks[C]
+        self,
+        case: Case[C],
+        trials: Trials[C],
+        holder: object,
+        hooks: Hooks[C],
+        may_measure: bool,
     ) -> _Turn[C] | None:
         """Return what this call does; None where it must first be asked who may be tried."""
         with self._lock:
@@ -387,6 +398,8 @@ class Tuner(Generic[C]):
             if decided is not None and not self._is_expired(decided, case, trials):
                 return _Turn(decided.candidate, "untimed")  # another thread decided just now
             candidates = trials.qualified(case.candidates)
+            if not may_measure:
+                return _Turn(trials.in_use(candidates), "untimed")
             is_free = trials.holder in (None, holder)
             if decided is not None and is_free:
                 self._retire(case.key, trials)
@@ -435,7 +448,7 @@ class Tuner(Generic[C]):
                 result, elapsed_ns = attempt(), None
         except BaseException as error:
             # What the timer itself raises says nothing about the candidate.
-            if error not in raised or isinstance(error, CallError):
+            if error not in raised or _is_the_callers(error):
                 raise
             is_restored = hooks.restore(candidate, error)
             if not isinstance(error, Exception):
@@ -471,9 +484,9 @@ class Tuner(Generic[C]):
                 continue
             try:
                 result = work(candidate)
-            except CallError:
-                raise
             except Exception as error:
+                if _is_the_callers(error):
+                    raise
                 failures[candidate] = _text(error)
                 if hooks.restore(candidate, error):
                     continue
@@ -597,9 +610,9 @@ class Tuner(Generic[C]):
             candidate, phase = trial
             try:
                 elapsed_ns = sample(candidate)
-            except CallError:
-                raise
             except Exception as error:
+                if _is_the_callers(error):
+                    raise
                 failures[candidate] = _text(error)
                 first = first or error
                 continue
@@ -613,14 +626,6 @@ class Tuner(Generic[C]):
             trials.adopt(fresh)
             _, decision = self._decide(case, trials)
         self._tell(decision, hooks)
-
-    def in_use(self, case: Case[C]) -> C:
-        """Return what runs where there may be no trial: the last winner, else the first one."""
-        with self._lock:
-            trials = self._trials.get(case.geometry)
-            if trials is None:
-                return case.candidates[0]
-            return trials.in_use(trials.qualified(case.candidates))
 
     def decision(self, case: Case[C]) -> Decision | None:
         """Return what is known about `case`; None when its geometry is not known."""
@@ -695,3 +700,8 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _is_the_callers(error: BaseException) -> bool:
+    """Whether the caller is at fault, so that an error says nothing about a candidate."""
+    return isinstance(error, CallError) and not isinstance(error, PlacementError)
