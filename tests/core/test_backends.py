@@ -80,7 +80,8 @@ def test_there_is_one_context_per_device(site: Site) -> None:
 
 def test_devices_of_all_usable_backends(site: Site) -> None:
     site.install_backend("broken", "raise OSError")
-    spelt = [str(device) for device in tn.devices() if device.target.backend != "cpu"]
+    ours = ("gpu", "host", "reference")
+    spelt = [str(device) for device in tn.devices() if device.target.backend in ours]
     assert spelt == ["gpu:0", "gpu:1", "host:0", "host:1", "reference:0"]
     assert [str(device) for device in tn.devices("gpu")] == ["gpu:0", "gpu:1"]
     with pytest.raises(BackendError, match=r"'broken' of dist-broken 1\.0 cannot be imported"):
@@ -225,7 +226,7 @@ def test_environment_is_read_once(site: Site, monkeypatch: pytest.MonkeyPatch) -
     ("value", "error", "text"),
     [
         ("host:x", ConfigurationError, "TURNOUT_BACKEND='host:x': device 'host:x' is malformed"),
-        ("nope", Unavailable, "TURNOUT_BACKEND='nope': backend 'nope' is not installed; installed"),
+        ("xyz", Unavailable, "TURNOUT_BACKEND='xyz': backend 'xyz' is not installed; installed"),
         ("host:9", Unavailable, "TURNOUT_BACKEND='host:9': backend 'host' has no device 9; its"),
         ("broken", BackendError, "TURNOUT_BACKEND='broken': backend 'broken' of dist-broken 1.0"),
     ],

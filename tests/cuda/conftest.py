@@ -13,8 +13,10 @@ import turnout as tn
 
 _REQUIRE = "TURNOUT_REQUIRE_GPU"
 
-# All but the compiler itself is tested without CuPy.
-collect_ignore = [] if importlib.util.find_spec("cupy") else ["test_compile.py"]
+# All but what is CuPy's own is tested without it.
+collect_ignore = (
+    [] if importlib.util.find_spec("cupy") else ["test_compile.py", "test_stub_driver.py"]
+)
 
 
 def pytest_report_header() -> list[str]:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from turnout.arguments import call_types
 from turnout.backends import backend, resolve
 from turnout.compilation import lower_plan
-from turnout.conformance.kernels import CONFORMANCE_KERNELS
+from turnout.conformance.kernels import CONFORMANCE_KERNELS, LANGUAGE_KERNELS
 from turnout.plugin import Target, cfamily, ir
 from turnout_cuda.compiler import Image, compile_text, load_nvrtc
 
@@ -52,15 +52,31 @@ def compile_all(
 
 
 def main() -> None:
+    """Print a table: the kernels that are written out, then what the operations and casts take."""
     named, archs = list(units()), architectures()
     version = ".".join(map(str, load_nvrtc().getVersion()))
-    print("# Registers of the conformance kernels on CUDA\n")
-    print(f"NVRTC {version}. Registers of a thread (bytes of stack, if any), and after a plus sign")
-    print("bytes of registers that were spilled.\n")
+    print(f"# Registers of the conformance kernels, NVRTC {version}\n")
+    print(
+        "Registers of a thread (bytes of stack, if any), and after a plus sign bytes of registers"
+    )
+    print("that were spilled, if any.\n")
     print(f"| kernel | {' | '.join(archs)} |\n|---|{'---:|' * len(archs)}")
-    images = [compile_all(named, arch) for arch in archs]
-    for (name, _), row in zip(named, zip(*images, strict=True), strict=True):
-        print(f"| {name} | {' | '.join(map(cell, row))} |")
+    rows = list(zip(*(compile_all(named, arch) for arch in archs), strict=True))
+    written_out = {case.name for case in LANGUAGE_KERNELS}
+    others: list[tuple[Image, ...]] = []
+    for (name, _), images in zip(named, rows, strict=True):
+        if name.partition("/")[0] in written_out:
+            print(f"| {name} | {' | '.join(map(cell, images))} |")
+        else:
+            others.append(images)
+    ranges = " | ".join(map(span, zip(*others, strict=True)))
+    print(f"| {len(others)} operations and casts | {ranges} |")
+
+
+def span(images: Sequence[Image]) -> str:
+    """From the fewest registers to the most."""
+    cells = sorted((image.resources.registers, cell(image)) for image in images if image.resources)
+    return f"{cells[0][1]} to {cells[-1][1]}"
 
 
 def cell(image: Image) -> str:

@@ -32,7 +32,8 @@ class Array:
     def __init__(self, fake: FakeCupy, host: np.ndarray[Any, Any], ordinal: int) -> None:
         self._fake, self.host = fake, host
         self.shape, self.strides, self.dtype = host.shape, host.strides, host.dtype
-        self.ndim, self.size = host.ndim, host.size
+        self.ndim, self.size, self.nbytes = host.ndim, host.size, host.nbytes
+        self.flags = host.flags
         self.data = types.SimpleNamespace(ptr=host.ctypes.data, device_id=ordinal)
 
     def set(self, host: np.ndarray[Any, Any], stream: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_cupy import Error, FakeCupy
+from fake_cupy import Array, Error, FakeCupy
 
 from turnout_cuda.arrays import CudaMemory
 from turnout_cuda.clock import EventTimer, make_sync
@@ -28,7 +28,7 @@ class Bare:
     """An array of a library that has nothing but the CUDA array interface."""
 
     def __init__(self, address: int) -> None:
-        self.__cuda_array_interface__ = {"data": (address, False)}
+        self.__cuda_array_interface__: dict[str, Any] = {"data": (address, False)}
 
 
 class Refusing:
@@ -90,6 +90,21 @@ def test_get_waits_for_all_work(fake: FakeCupy) -> None:
 
 def test_interface_is_that_of_the_array(fake: FakeCupy) -> None:
     assert CudaMemory(0).interface(Bare(64)) == {"data": (64, False)}
+
+
+def test_bounds(fake: FakeCupy) -> None:
+    """Known only of what is C-contiguous and can be written."""
+    memory = CudaMemory(0)
+    whole = fake.array(np.zeros((2, 3), np.float32))
+    assert memory.bounds(whole) == (whole.data.ptr, whole.data.ptr + 24)
+    assert memory.bounds(Array(fake, whole.host[:, ::2], 0)) is None
+    foreign = Bare(64)
+    foreign.__cuda_array_interface__ |= {"shape": (2, 3), "typestr": "<f8", "strides": None}
+    assert memory.bounds(foreign) == (64, 112)
+    foreign.__cuda_array_interface__["data"] = (64, True)
+    assert memory.bounds(foreign) is None
+    foreign.__cuda_array_interface__ |= {"data": (64, False), "strides": (8, 16)}
+    assert memory.bounds(foreign) is None
 
 
 def test_timer_measures_between_events(fake: FakeCupy) -> None:

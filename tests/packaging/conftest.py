@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DISTRIBUTIONS = (ROOT, ROOT / "plugins" / "cpu", ROOT / "examples" / "thirdparty")
+PLUGINS = ("cpu", "opencl")
+DISTRIBUTIONS = (
+    ROOT,
+    *(ROOT / "plugins" / name for name in PLUGINS),
+    ROOT / "examples" / "thirdparty",
+)
 
 
 @dataclass(frozen=True)

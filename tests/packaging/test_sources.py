@@ -43,8 +43,9 @@ def dependencies(project: Path) -> set[str]:
     [
         (ROOT, ROOT / "core" / "turnout"),
         (ROOT / "plugins" / "cpu", ROOT / "plugins/cpu/turnout_cpu"),
+        (ROOT / "plugins" / "opencl", ROOT / "plugins/opencl/turnout_opencl"),
     ],
-    ids=["turnout", "turnout-cpu"],
+    ids=["turnout", "turnout-cpu", "turnout-opencl"],
 )
 def test_a_distribution_imports_what_it_depends_on_and_nothing_else(
     project: Path, package: Path
@@ -55,8 +56,9 @@ def test_a_distribution_imports_what_it_depends_on_and_nothing_else(
     assert foreign == dependencies(project)
 
 
-def test_a_plugin_imports_the_plugin_module_and_nothing_else_of_the_core() -> None:
-    imported = imports_of(ROOT / "plugins" / "cpu" / "turnout_cpu")
+@pytest.mark.parametrize("name", ["cpu", "opencl"])
+def test_a_plugin_imports_the_plugin_module_and_nothing_else_of_the_core(name: str) -> None:
+    imported = imports_of(ROOT / "plugins" / name / f"turnout_{name}")
     assert {name for name in imported if name.split(".")[0] == "turnout"} == {"turnout.plugin"}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = ("turnout", "turnout_cpu")
+OURS = ("turnout", "turnout_cpu", "turnout_opencl")
 
 
 def names(wheels: Path, distribution: str) -> list[str]:
@@ -76,8 +76,10 @@ def test_the_metadata_of_the_core(wheels: Path) -> None:
     assert core["Name"] == "turnout"
     assert core["Requires-Python"] == ">=3.11"
     assert core["License-Expression"] == "Apache-2.0"
-    assert set(core.get_all("Provides-Extra", [])) == {"all", "cpu"}
-    assert "turnout-cpu==0.1.0; extra == 'cpu'" in core.get_all("Requires-Dist", [])
+    assert set(core.get_all("Provides-Extra", [])) >= {"all", "cpu", "opencl"}
+    for name in ("cpu", "opencl"):
+        needed = f"turnout-{name}==0.1.0; extra == '{name}'"
+        assert needed in core.get_all("Requires-Dist", [])
 
 
 def test_the_entry_points(wheels: Path) -> None:
@@ -86,6 +88,8 @@ def test_the_entry_points(wheels: Path) -> None:
     assert "[turnout.backends]\nreference = turnout.reference" in core
     cpu = read(wheels, "turnout_cpu", ".dist-info/entry_points.txt")
     assert "[turnout.backends]\ncpu = turnout_cpu" in cpu
+    opencl = read(wheels, "turnout_opencl", ".dist-info/entry_points.txt")
+    assert "[turnout.backends]\nopencl = turnout_opencl" in opencl
 
 
 def test_all_distributions_carry_one_version() -> None:
