@@ -231,6 +231,11 @@ def _lowered(kernel: Kernel) -> tuple[Types, LoweredKernel]:
         except KernelError as error:
             first_error = first_error or error
     assert first_error is not None
+    if is_open:
+        first_error.add_note(
+            f"vjp compiles {kernel.__name__} before its first call, with a Python float or int for "
+            f"{', '.join(is_open)}; where it takes another number, say so, as in Param[u16]"
+        )
     raise first_error
 
 

@@ -919,6 +919,21 @@ def test_wrong_kernels():
             tn.vjp(wrong)
 
 
+def test_numbers_that_are_neither_floats_nor_ints_need_a_type(device):
+    def made(annotation):
+        return function_from(
+            f"@tn.kernel\ndef k(n: {annotation}, r: Index, x: Scalar, y: Mutable[Scalar]):\n"
+            "    m = tm.dispatch(r, [n, u16(3)])\n    y = x * m\n"
+        )
+
+    with pytest.raises(tn.KernelError, match="all branches of a dispatch must be of one") as error:
+        tn.vjp(made("Param[i32]"))
+    assert not hasattr(error.value, "__notes__")
+    x = floats(1, 2)
+    found = gradients(made("Param[u16]"), {"n": 5, "r": integers(0, 1), "x": x}, device)
+    assert_same(found["x"], floats(5, 3))
+
+
 def test_the_order_of_wrt_is_that_of_the_parameters():
     assert tn.vjp(drag("switch"), wrt=("v", "dt", "v")).wrt == ("dt", "v")
     assert tn.vjp(drag("switch")).wrt == ("dt", "v")

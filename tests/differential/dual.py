@@ -20,8 +20,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Dual:
+    """A number, its tangent, and the size of the terms that add up to the tangent."""
+
     value: Any
     tangent: float | None = None
+    size: float = 0.0
 
 
 SLOPES: Mapping[str, tuple[Callable[..., float] | None, ...]] = {
@@ -67,6 +70,12 @@ SLOPES: Mapping[str, tuple[Callable[..., float] | None, ...]] = {
 }
 
 
+def _sum(first: Dual, second: Dual) -> Dual:
+    tangents = [d.tangent for d in (first, second) if d.tangent is not None]
+    tangent = sum(tangents) if tangents else None
+    return Dual(first.value + second.value, tangent, first.size + second.size)
+
+
 class Sample:
     """One sample of a per-sample unit.
 
@@ -97,7 +106,7 @@ class Sample:
             if isinstance(parameter, ir.ScalarParameter):
                 value = parameter.dtype(arguments[parameter.name])
                 tangent = 1.0 if seed == (parameter.name, ()) else None
-                self.values[parameter.value] = Dual(value, tangent)
+                self.values[parameter.value] = Dual(value, tangent, 1.0)
         self.values[unit.body.parameters[0]] = Dual(np.int64(position))
         with np.errstate(all="ignore"):
             self.run(unit.prologue)
@@ -123,7 +132,7 @@ class Sample:
             case ir.Cast(result, operand):
                 value = ir.convert(np.asarray(values[operand].value), result.dtype)
                 tangent = values[operand].tangent if result.dtype.is_float else None
-                values[result] = Dual(value, tangent)
+                values[result] = Dual(value, tangent, values[operand].size)
             case ir.Extent(result, array, axis):
                 values[result] = Dual(np.int64(self.arguments[array].shape[axis]))
             case ir.LocalArray(array):
@@ -134,13 +143,16 @@ class Sample:
                     values[result] = self.local[array].get(place, Dual(result.dtype(0)))
                 else:
                     tangent = 1.0 if self.seed == (array, place) else None
-                    values[result] = Dual(self.arguments[array][place], tangent)
-            case ir.Store(array, indices, value):
+                    values[result] = Dual(self.arguments[array][place], tangent, 1.0)
+            case ir.Store(array, indices, value, combine):
                 place = tuple(int(values[index].value) for index in indices)
+                stored = values[value]
                 if array in self.local:
-                    self.local[array][place] = values[value]
-                else:
-                    self.stored[array, place] = values[value]
+                    self.local[array][place] = stored
+                    return
+                if combine and (array, place) in self.stored:
+                    stored = _sum(self.stored[array, place], stored)
+                self.stored[array, place] = stored
             case ir.If(results, _, then, otherwise):
                 taken = then if operands[0].value else otherwise
                 values.update(zip(results, self.region(taken), strict=True))
@@ -169,11 +181,14 @@ class Sample:
         if operation in ("minimum", "maximum"):
             x, y = (operand.value for operand in operands)
             is_second = x > y if operation == "minimum" else x < y
-            return Dual(value, operands[int(is_second)].tangent)
-        tangent = None
+            return operands[int(is_second)]
+        tangent, size = None, 0.0
         points = [float(operand.value) for operand in operands]
         for operand, slope in zip(operands, SLOPES.get(operation, ()), strict=False):
             if operand.tangent is not None and slope is not None:
-                part = np.float64(slope(*map(np.float64, points))) * operand.tangent
+                # Where it is infinite in the type of the result, so it is there.
+                steepness = np.float64(result.dtype(slope(*map(np.float64, points))))
+                part = steepness * operand.tangent
                 tangent = part if tangent is None else tangent + part
-        return Dual(value, tangent)
+                size += abs(steepness) * operand.size
+        return Dual(value, tangent, size)

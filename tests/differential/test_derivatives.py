@@ -20,10 +20,11 @@ from .programs import Program, sample_programs
 
 FEATURES = Features(math=True, vectors=True, dispatches=True, local_arrays=False)
 SAMPLES = 5
+Numbers = np.ndarray[Any, Any]
 POLICIES = ("switch", "predicated", "auto")
 
 
-def moderate(kind: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
+def moderate(kind: str, shape: tuple[int, ...], seed: int) -> Numbers:
     """Floats without infinities, so that derivatives are numbers more often than not."""
     if kind not in FLOATS:
         return values(kind, shape, seed)
@@ -52,7 +53,12 @@ def derivative(program: Program, policy: str) -> Derivative:
     assume(any(p.is_output and p.kind in FLOATS for p in program.parameters))
     made = kernel(program, policy=policy)
     floats = [p.name for p in program.parameters if p.kind in (*FLOATS, "float")]
-    inputs = [spec.name for spec in _Primal(made).inputs if spec.name in floats]
+    try:
+        inputs = [spec.name for spec in _Primal(made).inputs if spec.name in floats]
+    except tn.KernelError as error:
+        # Some kernels can be compiled for a number of one of NumPy's types only.
+        assume("vjp compiles generated before its first call" not in "".join(error.__notes__))
+        raise
     assume(inputs)
     found = tn.vjp(made, wrt=inputs)
     assert isinstance(found, Derivative)
@@ -87,8 +93,10 @@ def _width(made: Derivative, given: Arguments) -> Any:
     return np.dtype(np.float64)
 
 
-def expected(made: Derivative, given: Arguments, seeds: Arguments) -> Arguments:
-    """The gradients, by tangents of every element of every input."""
+def expected(
+    made: Derivative, given: Arguments, seeds: Arguments
+) -> dict[str, tuple[Numbers, Numbers]]:
+    """The gradients by tangents of every element of every input, and the sizes of their terms."""
     types: Any = {"return": tn.ir.from_numpy(np.dtype(_width(made, given)))}
     for spec in made.primal.signature.parameters:
         value = given[spec.name]
@@ -102,6 +110,7 @@ def expected(made: Derivative, given: Arguments, seeds: Arguments) -> Arguments:
         is_table = spec.role == "array"
         shape = (spec.width, SAMPLES) if spec.width else (SAMPLES,)
         total = np.zeros(given[name].shape) if is_table else np.full(shape, 7.0)
+        sizes = np.zeros(total.shape)
         for sample in range(SAMPLES):
             if mask is not None and mask[sample]:
                 continue
@@ -113,20 +122,23 @@ def expected(made: Derivative, given: Arguments, seeds: Arguments) -> Arguments:
             for place in places:
                 element = place if np.ndim(given[name]) else ()
                 run = Sample(unit, {**given, "samples": SAMPLES}, sample, (name, element))
-                value = _weighted(made, run, seeds)
+                value, size = _weighted(made, run, seeds)
                 total[place] = total[place] + value if is_table else value
-        found[spec.name] = total
+                sizes[place] += size
+        found[spec.name] = total, sizes
     return found
 
 
-def _weighted(made: Derivative, run: Sample, seeds: Arguments) -> float:
-    """The sum of the tangents of all outputs, with seeds as weights."""
-    total = 0.0
+def _weighted(made: Derivative, run: Sample, seeds: Arguments) -> tuple[float, float]:
+    """The sum of the tangents of all outputs, with seeds as weights, and of the sizes."""
+    total = size = 0.0
     for (array, place), dual in run.stored.items():
         if array in made._names.seeds and dual.tangent is not None:
             with np.errstate(all="ignore"):
-                total += float(seeds[made._names.seeds[array].name][place]) * dual.tangent
-    return total
+                seed = float(seeds[made._names.seeds[array].name][place])
+                total += seed * dual.tangent
+                size += abs(seed) * dual.size
+    return total, size
 
 
 @given(st.data())
@@ -140,15 +152,13 @@ def test_derivatives_are_those_of_tangents(data: st.DataObject) -> None:
         seeds, found = call(made, given, device)
         wanted = expected(made, given, seeds)
         for name, array in found.items():
-            right = wanted[name]
-            is_number = np.abs(right) < 1e10
-            single = array.dtype == np.float32 or "f32" in program.source
-            np.testing.assert_allclose(
-                array[is_number],
-                right[is_number],
-                rtol=1e-2 if single else 1e-6,
-                atol=1e-3 if single else 1e-7,
-                err_msg=f"{name} on {device}",
+            right, size = wanted[name]
+            has_f32 = array.dtype == np.float32 or "f32" in program.source
+            is_known = np.isfinite(right) & (size < 1e30)
+            error = np.abs(array[is_known] - right[is_known])
+            # What is not a number here is none that is smaller than the limit.
+            assert (error <= size[is_known] * (1e-3 if has_f32 else 1e-9)).all(), (
+                f"{name} on {device} is {array}, by tangents it is {right}"
             )
 
 

@@ -224,6 +224,7 @@ def test_arrays_without_a_queue(put: Put, own_queue: cl.CommandQueue) -> None:
     scale(x.with_queue(None), out.with_queue(None))
     assert on_host(out).tolist() == [0, 3, 6, 9]
     foreign = cla.to_device(own_queue, np.arange(4, dtype=np.float32)).with_queue(None)
+    assert on_host(foreign).tolist() == [0, 1, 2, 3]
     with pytest.raises(CallError, match="has a queue; give them one"):
         scale(foreign, foreign)
 
@@ -252,6 +253,20 @@ def test_a_queue_out_of_order(put: Put) -> None:
     for _ in range(5):
         scale(x, x)
     assert x.get().tolist() == [3.0**5] * (1 << 18)
+
+
+def test_a_queue_of_the_users_own_in_the_context_of_turnout(put: Put) -> None:
+    """What is made in one queue and used in the other is ordered, whichever comes first."""
+    home = put(np.zeros(1))
+    queue = cl.CommandQueue(home.context)
+    for turn in range(1, 6):
+        x = cla.to_device(queue, np.full(1 << 18, turn, np.float32))
+        first = triple(x)  # filled with zeros in one queue, written in the other
+        assert first.queue is home.queue
+        second = triple(first)
+        scale(second, x)
+        assert on_host(second).min() == on_host(second).max() == 9 * turn
+        assert x.get().min() == x.get().max() == 27 * turn
 
 
 def test_two_queues_with_different_numbers(put: Put, own_queue: cl.CommandQueue) -> None:

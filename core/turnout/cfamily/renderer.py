@@ -63,6 +63,10 @@ def render(
     with_dense_entry : bool
         Whether to write the second function, for dense rows, where it makes a difference.
 
+    Returns
+    -------
+    Rendered
+
     Raises
     ------
     CompileError
@@ -76,7 +80,9 @@ def render(
     ... def double(x: tn.Scalar) -> tn.Scalar:
     ...     return x * 2
     >>> (unit,) = double.lower(double.default_types(tn.f32)).plan.units
-    >>> print(cfamily.render(unit, cfamily.C99).text.partition("unit_double(")[2])  # doctest: +SKIP
+    >>> rendered = cfamily.render(unit, cfamily.C99)
+    >>> rendered.entry, rendered.slots
+    ('unit_double', 7)
     """
     helpers = Helpers(dialect)
     entry = entry_name(unit)

@@ -4,8 +4,8 @@ A row of `PARTIALS` has one function per operand, or None where the operand carr
 The function is given the derivative of the result, `bar`, the result `r` and the operands, and
 writes the contribution as arithmetic on `Term`s. Operations without a row have a derivative of 0
 everywhere, or give no floats. At points where there is no derivative one of the two sides counts:
-`abs` has 1 at 0, `minimum` and `maximum` follow the first of two equal operands, and `hypot` has 0
-at the origin.
+`abs` has 1 at 0, `minimum` and `maximum` follow the first of two equal operands, `hypot` has 0
+at the origin, and powers of 0 do not change with the exponent.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _power_of_base(bar: Term, r: Term, x: Term, y: Term) -> Term:
 
 
 def _power_of_exponent(bar: Term, r: Term, x: Term, y: Term) -> Term:
-    return bar * r * x.call("equal", 0.0).select(1.0, x).call("log")
+    return bar * x.call("equal", 0.0).select(0.0, r * x.call("log"))
 
 
 def _sign_of(x: Term) -> Term:

@@ -2,9 +2,9 @@
 
 The values that a loop carries are computed again and kept in local arrays on the way, the *tape*:
 all of them where it is known that they are few. Otherwise the iterations are divided into at most
-`PIECES` pieces of equal length, of which only the first values are kept; each piece is divided
-again in the same way when its turn comes, and what is between is computed from the nearest values
-that were kept. So memory is bounded, and up to ``PIECES**2`` iterations are computed three times.
+`PIECES` of equal length, of which only the first values are kept; each piece is divided again when
+its turn comes, and what is between is computed from the nearest values that were kept. So memory is
+bounded, and up to 1024 iterations are computed three times, more of them more often.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 TAPE_BYTES = 2**14
 """How much memory of a sample the tape of one loop may take."""
-PIECES = 64
+PIECES = 64, 16
+"""Into how many pieces a loop is divided, and into how many each of these. Memory for the latter is
+filled with zeros for every piece."""
 
 State = tuple[ir.Value, ...]
 Step = Callable[[ir.Value, list[Bar]], tuple[list[Bar], Bars]]
@@ -62,7 +64,7 @@ class Rewind:
         most = build.upper_bound(trips)
         if most is not None and most * self.state_bytes <= TAPE_BYTES:
             return self._taped(trips, max(most, 1), initial, last)
-        return self._in_pieces(zero, trips, initial, last, levels=2)
+        return self._in_pieces(zero, trips, initial, last, PIECES)
 
     def _trips(self, loop: ir.For) -> ir.Value:
         build = self.build
@@ -85,11 +87,16 @@ class Rewind:
         )
 
     def _in_pieces(
-        self, first: ir.Value, trips: ir.Value, initial: State, last: list[Bar], levels: int
+        self,
+        first: ir.Value,
+        trips: ir.Value,
+        initial: State,
+        last: list[Bar],
+        divisions: Sequence[int],
     ) -> tuple[list[Bar], Bars]:
         """The reverse of `trips` iterations from number `first` on, which start at `initial`."""
         begin = Term(self.build, first)
-        if levels == 0:
+        if not divisions:
             return self._backwards(
                 trips,
                 last,
@@ -99,11 +106,12 @@ class Rewind:
                     bars,
                 ),
             )
-        pieces = max(2, min(PIECES, TAPE_BYTES // max(self.state_bytes, 1)))
+        pieces = max(2, min(divisions[0], TAPE_BYTES // max(self.state_bytes, 1)))
         count = Term(self.build, trips)
         length = ((count + (pieces - 1)).call("floor_divide", pieces)).call("maximum", 1)
-        # The limit holds anyway, but says so to whoever differentiates this loop again.
-        used = (count + length - 1).call("floor_divide", length).call("minimum", pieces)
+        # The last ones may be empty; to count the others would take a division that processors do
+        # not have for vectors.
+        used = count.call("minimum", pieces)
 
         def start(piece: ir.Value) -> tuple[ir.Value, ir.Value]:
             """The first iteration of a piece, and how many it has."""
@@ -117,7 +125,7 @@ class Rewind:
             used.value,
             last,
             lambda piece, bars: self._in_pieces(
-                *start(piece), self._kept(tape, piece), bars, levels - 1
+                *start(piece), self._kept(tape, piece), bars, divisions[1:]
             ),
         )
 

@@ -45,6 +45,15 @@ class OpenDevice:
         profiling = cl.command_queue_properties.PROFILING_ENABLE
         self.queue = cl.CommandQueue(self.context, device, properties=profiling)
         self._other_queues: list[Any] = []
+        self._process = os.getpid()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether this process was forked from the one that opened the device.
+
+        Drivers do not work there, and PoCL hangs.
+        """
+        return self._process != os.getpid()
 
     def note_queue(self, queue: Any) -> None:
         """Remember a queue of the user's own, for the next time somebody waits."""
@@ -78,12 +87,18 @@ def opened(device: Device) -> OpenDevice:
     if device.index not in _opened:
         cl_device, target = _listed()[device.index]
         _opened[device.index] = OpenDevice(cl_device, target)
-    return _opened[device.index]
+    found = _opened[device.index]
+    if found.is_lost:
+        raise Unavailable(
+            f"OpenCL was in use when this process was forked, and {device} does not work here",
+            "start processes with multiprocessing.get_context('spawn')",
+        )
+    return found
 
 
 def opened_for(target: Target) -> OpenDevice | None:
     """An open device that code for a target runs on, if this process has one."""
-    matching = (each for each in _opened.values() if each.target == target)
+    matching = (each for each in _opened.values() if each.target == target and not each.is_lost)
     return next(matching, None)
 
 

@@ -81,12 +81,22 @@ class OpenCLLauncher:
 
     def _elsewhere(self, size: int, *args: Any) -> None:
         """A launch in queues of the user's own, or with arrays that have to be looked at."""
+        import pyopencl as cl
+
         self._refuse_misaligned(args)
         arrays = [args[place] for place in self._places]
         queue = self._queue_of(arrays)
         kernels = self._kernels(queue.context)
         events = [event for array in arrays for event in array.events]
+        # Results that wait in turnout's own queue, for example, to be filled with zeros.
+        others = {a.queue for a in arrays if a.queue is not None and a.queue != queue}
+        for other in others:
+            events.append(cl.enqueue_marker(other))
+            other.flush()
         event = self._enqueue(kernels, queue, args, arrays, self._pack(*args), size, events)
+        queue.flush()
+        for other in others:
+            cl.enqueue_barrier(other, wait_for=[event])
         if queue is not self._opened.queue:
             self._opened.note_queue(queue)
         for array in arrays:

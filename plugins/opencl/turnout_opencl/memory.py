@@ -47,7 +47,7 @@ class OpenCLMemory:
         """Copy back; waits for the work that produces `value`."""
         if not value.size:
             return
-        queue = value.queue or self._opened.queue
+        queue = value.queue or self._queue_for(value.context)
         first, end = _span(value)
         if value.flags.c_contiguous:
             target, whole = out, None
@@ -63,6 +63,10 @@ class OpenCLMemory:
         )
         if whole is not None:
             out[...] = np.ndarray(value.shape, value.dtype, whole, -first, value.strides)
+
+    def _queue_for(self, context: Any) -> Any:
+        is_own = context == self._opened.context
+        return self._opened.queue if is_own else self._cl.CommandQueue(context)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """A new array of zeros; the fill is enqueued."""
