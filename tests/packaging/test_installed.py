@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from conftest import Environment
 
-HEAVY = ("click", "llvmlite", "platformdirs", "pytest", "rich", "sqlite3", "turnout_cpu")
+PLUGINS = ("turnout_cpu", "turnout_cuda", "turnout_opencl")
+DRIVERS = ("cupy", "llvmlite", "pyopencl")
+HEAVY = ("click", "platformdirs", "pytest", "rich", "sqlite3", *DRIVERS, *PLUGINS)
+
+WITH_POCL = Path(__file__).parents[1] / "opencl" / "pocl_for_new_processors.py"
 
 KERNEL = """
 import numpy as np
@@ -44,11 +49,20 @@ def loaded_by(environment: Environment, statement: str) -> set[str]:
     return set(json.loads(environment.check("python", "-c", code)))
 
 
-def run_program(environment: Environment, text: str, **variables: str) -> str:
+def write_program(environment: Environment, text: str) -> str:
     # A file, because a kernel is compiled from its source.
     file = environment.cwd / "program.py"
     file.write_text(text, encoding="utf-8")
-    return environment.check("python", str(file), **variables)
+    return str(file)
+
+
+def run_program(environment: Environment, text: str, **variables: str) -> str:
+    return environment.check("python", write_program(environment, text), **variables)
+
+
+def backends_of(report: str) -> dict[str, dict[str, Any]]:
+    """The backends in what `turnout doctor --json` says, by name."""
+    return {backend["name"]: backend for backend in json.loads(report)["backends"]}
 
 
 @pytest.fixture(params=["core_alone", "installed"])
@@ -60,8 +74,17 @@ def test_importing_turnout_is_light(installed: Environment) -> None:
     assert loaded_by(installed, "import turnout").isdisjoint(HEAVY)
 
 
-def test_importing_a_plugin_loads_no_compiler(installed: Environment) -> None:
-    assert loaded_by(installed, "import turnout_cpu").isdisjoint({"llvmlite"})
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_importing_a_plugin_loads_no_driver(installed: Environment, plugin: str) -> None:
+    assert loaded_by(installed, f"import {plugin}").isdisjoint(DRIVERS)
+
+
+@pytest.mark.parametrize("name", ["core_alone", "installed", "with_pocl", "with_stranger"])
+def test_requirements_agree_with_what_is_installed(
+    request: pytest.FixtureRequest, name: str
+) -> None:
+    environment: Environment = request.getfixturevalue(name)
+    assert "No broken requirements found" in environment.check_pip("check")
 
 
 def test_the_core_alone_has_its_reference_backend(core_alone: Environment) -> None:
@@ -69,9 +92,44 @@ def test_the_core_alone_has_its_reference_backend(core_alone: Environment) -> No
     assert core_alone.check("python", "-c", code).split() == ["reference"]
 
 
-def test_the_extra_brings_its_backend(installed: Environment) -> None:
-    code = "import turnout; print(*sorted(turnout.backends()))"
-    assert set(installed.check("python", "-c", code).split()) >= {"cpu", "opencl", "reference"}
+def test_the_entry_points_of_all_distributions_are_installed(installed: Environment) -> None:
+    code = "from importlib.metadata import entry_points\n"
+    code += "for each in entry_points(group='turnout.backends'):\n"
+    code += "    print(each.name, each.value, each.dist.name, each.dist.version)"
+    assert sorted(installed.check("python", "-c", code).splitlines()) == [
+        "cpu turnout_cpu turnout-cpu 0.1.0",
+        "cuda turnout_cuda turnout-cuda 0.1.0",
+        "opencl turnout_opencl turnout-opencl 0.1.0",
+        "reference turnout.reference turnout 0.1.0",
+    ]
+
+
+def test_backends_without_a_driver_say_what_to_install_and_harm_nothing(
+    installed: Environment,
+) -> None:
+    report = installed.check("turnout", "doctor", "--json", OCL_ICD_VENDORS="/no/such/folder")
+    assert json.loads(report)["active_device"] == "cpu:0"
+    backends = backends_of(report)
+    usable = {name for name, backend in backends.items() if backend["is_usable"]}
+    assert usable == {"cpu", "reference"}
+    assert "turnout[cuda" in backends["cuda"]["fix"]
+    assert "turnout-opencl[pocl]" in backends["opencl"]["fix"]
+
+
+def test_opencl_runs_on_the_driver_that_an_extra_brings(with_pocl: Environment) -> None:
+    report = with_pocl.check("python", str(WITH_POCL), "-m", "turnout", "doctor", "--json")
+    assert json.loads(report)["active_device"] == "reference:0"
+    backends = backends_of(report)
+    assert set(backends) == {"opencl", "reference"}
+    probes = [probe for device in backends["opencl"]["devices"] for probe in device["probes"]]
+    assert len(probes) >= 2
+    assert [probe["problem"] for probe in probes if probe["problem"]] == []
+
+
+def test_a_kernel_runs_on_opencl(with_pocl: Environment) -> None:
+    program = write_program(with_pocl, KERNEL)
+    output = with_pocl.check("python", str(WITH_POCL), program, TURNOUT_BACKEND="opencl")
+    assert output == "0.0 2.0 4.0\n"
 
 
 def test_a_kernel_runs(either: Environment) -> None:
