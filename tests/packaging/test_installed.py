@@ -138,7 +138,7 @@ def test_a_kernel_runs(either: Environment) -> None:
 
 def test_doctor_finds_every_backend_in_order(with_stranger: Environment) -> None:
     report = with_stranger.check("turnout", "doctor")
-    for device in ("cpu:0", "example:0", "reference:0"):
+    for device in ("cc:0", "cpu:0", "example:0", "reference:0"):
         assert device in report, report
 
 
@@ -164,13 +164,17 @@ def test_a_missing_backend_is_an_error_that_says_what_to_do(core_alone: Environm
     assert "cpu" in done.stderr
 
 
-def test_the_backend_of_a_stranger_runs_kernels(with_stranger: Environment) -> None:
-    assert run_program(with_stranger, KERNEL, TURNOUT_BACKEND="example") == "0.0 2.0 4.0\n"
+@pytest.mark.parametrize("backend", ["cc", "example"])
+def test_a_backend_of_a_stranger_runs_kernels(with_stranger: Environment, backend: str) -> None:
+    assert run_program(with_stranger, KERNEL, TURNOUT_BACKEND=backend) == "0.0 2.0 4.0\n"
 
 
-def test_the_backend_of_a_stranger_passes_the_conformance_suite(with_stranger: Environment) -> None:
-    report = with_stranger.check("turnout", "check", "example")
-    assert report.splitlines()[-1].startswith("conformance example:0"), report
+@pytest.mark.parametrize("backend", ["cc", "example"])
+def test_a_backend_of_a_stranger_passes_the_conformance_suite(
+    with_stranger: Environment, backend: str
+) -> None:
+    report = with_stranger.check("turnout", "check", backend)
+    assert report.splitlines()[-1].startswith(f"conformance {backend}:0"), report
 
 
 def test_the_implementation_of_a_stranger_is_picked_up(with_stranger: Environment) -> None:
