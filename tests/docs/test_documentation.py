@@ -138,7 +138,7 @@ def test_readme_opens_with_its_two_commands() -> None:
     commands = [block.text for block in blocks(ROOT / "README.md", "bash")]
     assert commands[:2] == [
         "python -m pip install . ./plugins/cpu && turnout demo\n",
-        "python -m pip install tox && tox\n",
+        "python -m pip install tox && tox run-parallel --parallel-live\n",
     ]
 
 
