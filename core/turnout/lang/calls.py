@@ -41,7 +41,7 @@ from .values import (
     width_of,
 )
 
-POLICIES = ("switch", "predicated", "auto")
+POLICIES = ("switch", "predicated", "segmented", "auto")
 MAXIMUM_UNROLL = 1024
 _MAXIMUM_DEPTH = 64
 _OF_BOOLS = {"abs": "", "minimum": "bit_and", "maximum": "bit_or"}
