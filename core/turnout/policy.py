@@ -38,6 +38,10 @@ MOST_ARMS_PREDICATED = 32
 MOST_VARIANTS = 12
 """Combinations of policies that are tried, those that change the first dispatches first."""
 
+CALLS_PER_LOOK = 15
+"""Calls that run the chosen form before one is an operation's again, which measures from time to
+time: the call of an operation costs a microsecond or two."""
+
 Policies = dict[str, str]
 
 
@@ -154,14 +158,16 @@ class Automatic:
         prototype.__qualname__ = f"{kernel.__qualname__}.{name}"
         prototype.__module__ = kernel.__module__
         operation = perf_dispatch(get_geometry_hash=geometry)(prototype)
+        self._forms: dict[str, Kernel] = {}
+        self._shortcuts: dict[int, _Shortcut] = {}
         device = self.executable.context.name
         for policies in variants:
             is_split = "segmented" in policies.values() and len(variants) > 1
             chosen = {**kernel.chosen_policies, **policies}
-            operation.register(
-                name="+".join(policies.values()),
-                is_compatible=self._has_enough_samples if is_split else None,
-            )(kernel._varied(chosen_policies=chosen, device=device))
+            name = "+".join(policies.values())
+            self._forms[name] = form = kernel._varied(chosen_policies=chosen, device=device)
+            is_compatible = self._has_enough_samples if is_split else None
+            operation.register(name=name, is_compatible=is_compatible)(form)
         return operation
 
     def _size(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> int:
@@ -196,17 +202,45 @@ class Automatic:
         if not context.is_host or self._keywords:
             return None
         is_pinned = self.kernel.device is not None
-        count, place, name, operation = len(values), self._measured, context.name, self.operation
+        count, place, name = len(values), self._measured, context.name
+        measured, forms = self._measured_call, self._forms
+        smallest = next(iter(forms.values()))
+        shortcuts = self._shortcuts
 
         def entry(*args: Any, **keywords: Any) -> Any:
             if (
-                len(args) == count
-                and not keywords
-                and type(args[place]) is np.ndarray
-                and args[place].size >= SMALLEST_MEASURED
-                and (is_pinned or active_name() == name)
+                len(args) != count
+                or keywords
+                or type(args[place]) is not np.ndarray
+                or not (is_pinned or active_name() == name)
             ):
-                return operation(*args)
-            return fallback(*args, **keywords)
+                return fallback(*args, **keywords)
+            size = args[place].size
+            if size < SMALLEST_MEASURED:
+                return smallest(*args)
+            shortcut = shortcuts.get(size.bit_length())
+            if shortcut is None or shortcut.calls_left <= 0:
+                return measured(*args)
+            shortcut.calls_left -= 1
+            return shortcut.form(*args)
 
         return staticmethod(entry)  # what stands in a class is not to become a method
+
+    def _measured_call(self, *args: Any) -> Any:
+        """A call by the operation, after which some go to the chosen form at once."""
+        result = self.operation(*args)
+        decision = self.operation.decision(*args)
+        if decision is not None and decision.chosen is not None:
+            shortcut = _Shortcut(self._forms[decision.chosen])
+            self._shortcuts[args[self._measured].size.bit_length()] = shortcut
+        return result
+
+
+class _Shortcut:
+    """The form that is in use for a geometry; threads may share it, and lose count of calls."""
+
+    __slots__ = ("calls_left", "form")
+
+    def __init__(self, form: Kernel) -> None:
+        self.form = form
+        self.calls_left = CALLS_PER_LOOK

@@ -52,7 +52,45 @@ def _evaluation(unit: ir.Unit, value: ir.Value) -> Count:
     if isinstance(definition, ir.Extent):
         place, axis = places[definition.array], definition.axis
         return lambda args: int(args[place].shape[axis])
-    return lambda args: int(_Evaluator(unit, args, definitions).value(value))
+    scalars, shapes = _leaves(unit, value, definitions)
+    known: dict[tuple[Any, ...], int] = {}
+
+    def evaluate(args: tuple[Any, ...]) -> int:
+        key = (*[args[place] for place in scalars], *[args[place].shape for place in shapes])
+        count = known.get(key)
+        if count is None:
+            if len(known) >= _EXTENTS_KEPT:
+                known.clear()
+            count = known[key] = int(_Evaluator(unit, args, definitions).value(value))
+        return count
+
+    return evaluate
+
+
+_EXTENTS_KEPT = 64
+"""Of how many calls the extent is remembered, which takes longer to compute than to look up."""
+
+
+def _leaves(
+    unit: ir.Unit, value: ir.Value, definitions: Mapping[int, ir.Statement]
+) -> tuple[list[int], list[int]]:
+    """The places of the scalars, and of the arrays whose shapes, an extent depends on."""
+    scalars: set[str] = set()
+    shapes: set[str] = set()
+    names = {p.value.number: p.name for p in unit.parameters if isinstance(p, ir.ScalarParameter)}
+    waiting, seen = [value], set[int]()
+    while waiting:
+        number = waiting.pop().number
+        if number in names:
+            scalars.add(names[number])
+        elif number not in seen:
+            seen.add(number)
+            statement = definitions[number]
+            if isinstance(statement, ir.Extent):
+                shapes.add(statement.array)
+            waiting += statement.operands
+    places = [(n, parameter.name) for n, parameter in enumerate(unit.parameters)]
+    return [n for n, name in places if name in scalars], [n for n, name in places if name in shapes]
 
 
 class _Evaluator:
