@@ -10,6 +10,7 @@ changed is noticed.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -174,7 +175,7 @@ class Automatic:
         """How many elements the first array has."""
         name = self.kernel.signature.parameters[self._measured].name
         array = keywords[name] if name in keywords else args[self._measured]
-        return int(array.size)
+        return math.prod(array.shape)
 
     def _has_enough_samples(self, *args: Any, **keywords: Any) -> bool | str:
         size = self._size(args, keywords)
@@ -188,7 +189,7 @@ class Automatic:
         counters: Sequence[Any] = (),
     ) -> Any:
         is_plain = samples is None and steps == self.kernel.steps and not counters
-        if not is_plain or values[self._measured].size < SMALLEST_MEASURED:
+        if not is_plain or math.prod(values[self._measured].shape) < SMALLEST_MEASURED:
             return self.executable(values, samples, steps, counters)
         by_position = len(values) - len(self._keywords)
         keywords = dict(zip(self._keywords, values[by_position:], strict=True))
