@@ -5,7 +5,8 @@ The way of a unit through this package, one module per step:
 1. ``emit``: unit to LLVM IR text, with ``operations`` and ``mathematics`` for what is computed,
    ``accesses`` for whether its loops are declared parallel, ``text`` for how things are spelt,
    ``vector_math`` for which routine computes each math function, and ``vector_choice`` for which
-   units are written as vector code (``vector_body``) instead of being left to LLVM's vectoriser;
+   units are written as vector code (``vector_body``, with ``waiting`` for branches that few lanes
+   take) instead of being left to LLVM's vectoriser;
 2. ``compiler``: text to object code, the payload of a `Binary`; and, in any process that has the
    binary, object code to an address;
 3. ``report``: what became of each loop, for people who ask;

@@ -25,7 +25,7 @@ from .accesses import has_atomic_updates, local_bytes
 from .body import SIGNATURE, Body, Vectors, load_slot, slots
 from .sharing import SharingBody
 from .text import FunctionText, ModuleText
-from .vector_body import VectorBody
+from .vector_body import VectorBody, WaitingBody, waiting_name
 from .vector_choice import explicit_lanes
 
 LOCAL_ARRAYS_LIMIT_BYTES = 256 * 1024
@@ -58,6 +58,9 @@ def emit(unit: ir.Unit, vectors: Vectors, options: Options) -> str:
         body: Body
         if lanes and has_dense_rows:
             body = VectorBody(unit, module, vectors, options, name, lanes)
+            if body.waiting_branches:
+                waiting = WaitingBody(unit, module, vectors, options, name, lanes)
+                module.define(waiting_name(name), waiting.text())
         else:
             body = Body(
                 unit,

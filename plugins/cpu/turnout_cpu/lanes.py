@@ -49,11 +49,13 @@ class Forms:
     ----------
     unit : ir.Unit
         A unit with an iteration space.
+    position : Form
+        That of the innermost position.
     """
 
-    def __init__(self, unit: ir.Unit) -> None:
+    def __init__(self, unit: ir.Unit, position: Form = Form.CONSECUTIVE) -> None:
         # Values that are missing are uniform.
-        self._forms = {unit.body.parameters[-1].number: Form.CONSECUTIVE}
+        self._forms = {unit.body.parameters[-1].number: position}
         self._local: set[str] = set()
         self._ones: set[int] = set()
         self._masked: set[int] = set()

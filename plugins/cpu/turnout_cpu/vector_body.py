@@ -6,13 +6,15 @@ flow inside of it can be run in lanes, with a mask of the lanes that take part: 
 arms one after the other, each only if some lane takes it; a loop runs until no lane is left, and
 lanes that are done keep their values. Lanes that do not take part never touch memory.
 
-The last positions, fewer than there are lanes, run the same code under a mask.
+The last positions, fewer than there are lanes, run the same code under a mask. Positions that take
+a rare and costly branch wait until they fill a vector (`turnout_cpu.waiting`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from turnout.plugin import Options, ir
 
@@ -22,6 +24,7 @@ from .body import SPACE_TAG, ArrayLayout, Body, Vectors
 from .lanes import COSTLY, Form, Forms, cost_of_operation
 from .operations import SPELLINGS, any_true, cast
 from .text import ModuleText, ValueType, storage_type_of, type_of
+from .waiting import waiting_branches
 
 LANES_TAG = "turnout.lanes"
 """Metadata by which `turnout_cpu.report` knows loops in explicit vectors; with their lanes."""
@@ -30,6 +33,15 @@ SKIP_COST = COSTLY
 """From which cost on a jump, which may be mispredicted, is worth skipping an arm."""
 
 _MUST_SKIP = 1_000_000
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Where positions wait for a branch, where their number is, and how many lanes may wait."""
+
+    positions: str
+    count: str
+    most: int
 
 
 class VectorBody(Body):
@@ -53,8 +65,18 @@ class VectorBody(Body):
         # Which lanes run what is being written; None stands for all. It is never empty, except in
         # arms that are not worth a jump.
         self.mask: str | None = None
+        # Those that are left of all where some wait.
+        self.mask_of_rest = ""
         # LLVM gets masks of 8 bytes wrong, unless the unit is compiled without an instruction.
         self.has_safe_byte_masks = lanes != 8 or has_guarded_bytes(unit.body)
+        self.waiting_branches = self.find_waiting_branches()
+
+    def find_waiting_branches(self) -> list[tuple[ir.If, int]]:
+        # What follows runs under a mask then.
+        is_slow = any(array.dtype.bits <= 8 for array in self.unit.arrays.values())
+        if is_slow and not self.has_safe_byte_masks:
+            return []
+        return waiting_branches(self.unit, self.forms, self.lanes)
 
     # The iteration space
 
@@ -62,13 +84,18 @@ class VectorBody(Body):
         function = self.function
         (position,) = self.unit.body.parameters[-1:]
         last_full = function.value(f"sub i64 {stop}, {self.lanes}")
+        queues = {id(branch): self.queue(most) for branch, most in self.waiting_branches}
 
         def condition(base: str) -> str:
             return function.value(f"icmp sle i64 {base}, {last_full}")
 
         def body(base: str) -> list[str]:
             self.names[position.number] = base
-            self.statements(self.unit.body.body)
+            with self.under(None):
+                for statement in self.unit.body.body:
+                    if isinstance(statement, ir.If) and id(statement) in queues:
+                        self.wait(statement.condition, base, queues[id(statement)])
+                    self.statement(statement)
             return [function.value(f"add nsw i64 {base}, {self.lanes}")]
 
         (rest,) = self.repeat([("i64", first)], condition, body, self.loop(SPACE_TAG))
@@ -83,6 +110,94 @@ class VectorBody(Body):
             self.statements(self.unit.body.body)
         function.jump(done)
         function.start(done)
+        for queue in queues.values():
+            self.run_rest(queue)
+
+    # Positions that wait
+
+    def queue(self, most: int) -> Queue:
+        """An empty queue, with room for a vector of positions behind one that is nearly full."""
+        positions, count = self.function.new_value(), self.function.new_value()
+        self.allocations += [
+            f"  {positions} = alloca [{2 * self.lanes} x i64], align 64",
+            f"  {count} = alloca i64",
+        ]
+        self.function.write(f"store i64 0, ptr {count}")
+        return Queue(positions, count, most)
+
+    def wait(self, condition_of_branch: ir.Value, base: str, queue: Queue) -> None:
+        """Let the lanes that take a branch wait if they are few; the mask loses them."""
+        function, value, lanes = self.function, self.function.value, self.lanes
+        condition, bits = self.kind(ir.bool_), f"i{self.lanes}"
+        taking = self.narrowed(self.in_lanes(condition_of_branch))
+        before, everyone = function.block, self.mask_in_lanes()
+        given = value(f"bitcast {condition} {taking} to {bits}")
+        number = value(f"call {bits} @llvm.ctpop.{bits}({bits} {given})")
+        few, full, fitting, go_on = function.new_labels("few", "full", "fitting", "on")
+        # No lane at all is a large unsigned number here.
+        less = value(f"sub {bits} {number}, 1")
+        function.branch(value(f"icmp ult {bits} {less}, {queue.most}"), few, go_on)
+
+        function.start(few)
+        count = value(f"load i64, ptr {queue.count}")
+        total = self.write_down(base, given, queue.positions, count)
+        others = value(f"xor {condition} {taking}, {condition.literal(True)}")
+        rest = value(f"and {condition} {everyone}, {others}")
+        before_full = function.block
+        function.branch(value(f"icmp uge i64 {total}, {lanes}"), full, fitting)
+
+        function.start(full)
+        self.run_waiting(queue, str(lanes))
+        behind = value(f"getelementptr i64, ptr {queue.positions}, i64 {lanes}")
+        moved = value(f"load {self.kind(ir.i64)}, ptr {behind}, align 8")
+        function.write(f"store {self.kind(ir.i64)} {moved}, ptr {queue.positions}, align 8")
+        left = value(f"sub i64 {total}, {lanes}")
+        function.jump(fitting)
+
+        function.start(fitting)
+        count = value(f"phi i64 [ {total}, %{before_full} ], [ {left}, %{full} ]")
+        function.write(f"store i64 {count}, ptr {queue.count}")
+        function.jump(go_on)
+
+        function.start(go_on)
+        self.mask = self.mask_of_rest = value(
+            f"phi {condition} [ {rest}, %{fitting} ], [ {everyone}, %{before} ]"
+        )
+
+    def write_down(self, base: str, given: str, positions: str, count: str) -> str:
+        """Write the positions of the lanes in the bits `given` behind others; their new number."""
+        value, bits = self.function.value, f"i{self.lanes}"
+
+        def some_are_left(left: str, number: str) -> str:
+            return value(f"icmp ne {bits} {left}, 0")
+
+        def write_one(left: str, number: str) -> list[str]:
+            lane = value(f"call {bits} @llvm.cttz.{bits}({bits} {left}, i1 true)")
+            position = value(f"add i64 {base}, {value(f'zext {bits} {lane} to i64')}")
+            end = value(f"getelementptr i64, ptr {positions}, i64 {number}")
+            self.function.write(f"store i64 {position}, ptr {end}")
+            others = value(f"and {bits} {left}, {value(f'sub {bits} {left}, 1')}")
+            return [others, value(f"add i64 {number}, 1")]
+
+        start = [(bits, given), ("i64", count)]
+        return self.repeat(start, some_are_left, write_one, super().loop(""))[1]
+
+    def run_rest(self, queue: Queue) -> None:
+        """Run what is left of a queue."""
+        function = self.function
+        left, done = function.new_labels("left", "done")
+        count = function.value(f"load i64, ptr {queue.count}")
+        function.branch(function.value(f"icmp ne i64 {count}, 0"), left, done)
+        function.start(left)
+        self.run_waiting(queue, count)
+        function.jump(done)
+        function.start(done)
+
+    def run_waiting(self, queue: Queue, count: str) -> None:
+        """Run the first positions of a queue."""
+        self.function.write(
+            f"call void @{waiting_name(self.name)}(ptr %args, ptr {queue.positions}, i64 {count})"
+        )
 
     @contextmanager
     def independent(self, body: ir.Region | None) -> Iterator[list[str]]:
@@ -413,7 +528,23 @@ class VectorBody(Body):
             return
         arguments = f"{kind} {stored}, ptr align 1 {pointer}, {self.masked(kind)}"
         name = f"@llvm.masked.store.{kind.suffix}.p0"
-        self.function.write(f"call void {name}({arguments})")
+        masked_store = f"call void {name}({arguments})"
+        if self.mask != self.mask_of_rest:
+            self.function.write(masked_store)
+            return
+        # Usually no lane waits, and processors that wait for a mask before they go on lose by it.
+        function = self.function
+        whole, part, stored_all = function.new_labels("whole", "part", "stored")
+        bits = function.value(f"bitcast {self.masked(kind)} to i{self.lanes}")
+        is_whole = function.value(f"icmp eq i{self.lanes} {bits}, -1")
+        function.branch(is_whole, whole, part)
+        function.start(whole)
+        function.write(f"store {kind} {stored}, ptr {pointer}, align 1")
+        function.jump(stored_all)
+        function.start(part)
+        function.write(masked_store)
+        function.jump(stored_all)
+        function.start(stored_all)
 
     def gather(self, kind: ValueType, pointers: str) -> str:
         given = f"<{self.lanes} x ptr> align 1 {pointers}, {self.masked(kind)}"
@@ -469,3 +600,49 @@ class VectorBody(Body):
                 term = value(f"mul {wide} {self.in_lanes(index)}, {self.splat('i64', stride)}")
                 offsets = value(f"add {wide} {offsets}, {term}")
         return value(f"getelementptr i8, ptr {base}, {wide} {offsets}")
+
+
+def waiting_name(body: str) -> str:
+    """Name of the function that runs the positions that wait in a body."""
+    return f"{body}.waiting"
+
+
+class WaitingBody(VectorBody):
+    """The function ``void (ptr args, ptr positions, i64 count)`` that runs the body of a unit.
+
+    It runs as many positions as there are lanes, or fewer.
+    """
+
+    def __init__(
+        self,
+        unit: ir.Unit,
+        module: ModuleText,
+        vectors: Vectors,
+        options: Options,
+        name: str,
+        lanes: int,
+    ) -> None:
+        super().__init__(unit, module, vectors, options, name, lanes)
+        self.forms = Forms(unit, Form.VARYING)
+
+    def text(self) -> str:
+        for parameter in self.unit.parameters:
+            self.parameter(parameter)
+        self.statements(self.unit.prologue)
+        value, wide, condition = self.function.value, self.kind(ir.i64), self.kind(ir.bool_)
+        mask = value(f"icmp ugt {wide} {self.splat('i64', '%count')}, {self.lane_numbers}")
+        stored = value(f"load {wide}, ptr %positions, align 8")
+        # What stands behind the last position is anything.
+        (position,) = self.unit.body.parameters
+        self.names[position.number] = value(
+            f"select {condition} {mask}, {wide} {stored}, {wide} zeroinitializer"
+        )
+        with self.under(mask):
+            self.statements(self.unit.body.body)
+        self.function.write("ret void")
+        header = (
+            f"define internal void @{waiting_name(self.name)}(ptr noalias readonly %args, "
+            f"ptr noalias readonly %positions, i64 %count) noinline nounwind alignstack(64) "
+            f'"prefer-vector-width"="{self.vectors.bits}" {{'
+        )
+        return "\n".join([header, "entry:", *self.allocations, *self.function.lines, "}"])
