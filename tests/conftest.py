@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -19,3 +20,9 @@ def cache_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         if "TURNOUT_CACHE_DIR" not in os.environ:
             patch.setenv("TURNOUT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interrupts_arrive() -> None:
+    """Shells start what runs in the background without interrupts; some tests send them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

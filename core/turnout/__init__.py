@@ -7,7 +7,7 @@ installed package.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import math
 from .backends import (
@@ -34,7 +34,7 @@ from .errors import (
     Unavailable,
 )
 from .ir.types import bool_, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from .kernel import Kernel, func, kernel
+from .kernel import Executable, Kernel, func, kernel
 from .lang import (
     Index,
     Mutable,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .derive import vjp
     from .perf import PerformanceDispatcher, perf_dispatch
     from .racing import race
+    from .resolve import resolve_dispatch
 
 __all__ = [
     "BackendError",
@@ -93,6 +94,7 @@ __all__ = [
     "parallel",
     "perf_dispatch",
     "race",
+    "resolve_dispatch",
     "serial",
     "set_default_device",
     "set_num_threads",
@@ -107,21 +109,28 @@ __all__ = [
     "vjp",
 ]
 
-_OF_PERF_DISPATCH = ("PerformanceDispatcher", "perf_dispatch")
+_MODULES = {
+    "PerformanceDispatcher": "perf",
+    "perf_dispatch": "perf",
+    "race": "racing",
+    "resolve_dispatch": "resolve",
+    "vjp": "derive",
+}
+"""Where names are that programs which only run kernels do not need; these start faster so."""
 
 
 def __getattr__(name: str) -> object:
-    # Programs that only run kernels need nothing of these, and start faster without them.
-    if name == "race":
-        from .racing import race
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return race
-    if name == "vjp":
-        from .derive import vjp
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
 
-        return vjp
-    if name in _OF_PERF_DISPATCH:
-        from . import perf
 
-        return getattr(perf, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def _choose_policies(kernel: Kernel, executable: Executable) -> Any:
+    from .policy import automatic
+
+    return automatic(kernel, executable)
+
+
+Kernel.choose_policies = _choose_policies  # type: ignore[method-assign]

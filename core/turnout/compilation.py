@@ -17,7 +17,8 @@ from .discovery import CORE, core_version
 from .errors import BackendError, CompileError
 from .hooks import Binary, Launcher, Options, Target
 from .loading import Backend, DeviceContext
-from .lower import dispatch_groups, lower_dispatches
+from .lower import dispatch_groups, lower_dispatches, segmented_groups
+from .segmentation import ExtraNames, split
 
 
 def lower_plan(plan: ir.Plan, backend: Backend, target: Target) -> ir.Plan:
@@ -32,10 +33,30 @@ def _lowered_steps(plan: ir.Plan, backend: Backend, target: Target) -> Iterator[
             if own is not None:
                 yield from own.steps
                 continue
+            if segmented_groups(step.unit):
+                yield _split(step, backend, target)
+                continue
             unit = lower_dispatches(step.unit)
             ir.verify(unit)
             step = replace(step, unit=unit)
         yield step
+
+
+def _split(step: ir.Run, backend: Backend, target: Target) -> ir.Split:
+    names = ExtraNames.without(parameter.name for parameter in step.unit.parameters)
+    parts = split(step.unit, segmented_groups(step.unit), names)
+
+    def lowered(unit: ir.Unit) -> ir.Plan:
+        return lower_plan(ir.Plan((ir.Run(unit),)), backend, target)
+
+    return ir.Split(
+        step,
+        names.in_order,
+        lowered(parts.classify),
+        tuple(map(lowered, parts.branches)),
+        tuple(map(lowered, parts.guarded)),
+        lowered(parts.listed),
+    )
 
 
 def _backend_plan(unit: ir.Unit, backend: Backend, target: Target) -> ir.Plan | None:

@@ -16,13 +16,12 @@ from .diff import Request, reverse_unit
 from .digests import sha256
 from .errors import KernelError
 from .ir.transform import fresh_values
-from .kernel import Kernel
+from .kernel import Kernel, lowered_for_some_types
 from .lang import (
     KernelSource,
     LoweredKernel,
     ParameterSpec,
     Signature,
-    Weak,
     sample_notes,
     sample_overlaps,
 )
@@ -114,7 +113,7 @@ class _Primal:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.name = kernel.__name__
-        self.types, lowered = _lowered(kernel)
+        self.types, lowered = lowered_for_some_types(kernel, "vjp")
         unit = _only_unit(kernel, lowered)
         arrays = unit.arrays
         specs = kernel.signature.parameters
@@ -217,33 +216,6 @@ class _Primal:
         return f"{spec.name}_out" if spec.name in self.both else spec.name
 
 
-def _lowered(kernel: Kernel) -> tuple[Types, LoweredKernel]:
-    """The kernel for types of a possible call: the first ones that it can be compiled for."""
-    types = kernel.default_types()
-    is_open = [name for name, dtype in types.items() if dtype == "float"][:_OPEN_NUMBERS]
-    first_error = None
-    # Numbers may be what only integers can be, a length for example.
-    kinds = itertools.product(_WEAK, repeat=len(is_open))
-    for chosen, width in itertools.product(kinds, (ir.f64, ir.f32)):
-        tried = {**kernel.default_types(width), **dict(zip(is_open, chosen, strict=True))}
-        try:
-            return tried, kernel.lower_unresolved(tried)
-        except KernelError as error:
-            first_error = first_error or error
-    assert first_error is not None
-    if is_open:
-        first_error.add_note(
-            f"vjp compiles {kernel.__name__} before its first call, with a Python float or int for "
-            f"{', '.join(is_open)}; where it takes another number, say so, as in Param[u16]"
-        )
-    raise first_error
-
-
-_WEAK: tuple[Weak, ...] = ("float", "int")
-_OPEN_NUMBERS = 6
-"""Of how many numbers all combinations of types are tried."""
-
-
 def _only_unit(kernel: Kernel, lowered: LoweredKernel) -> ir.Unit:
     (step,) = lowered.plan.steps
     assert isinstance(step, ir.Run), f"{kernel.__name__} is one unit"
@@ -291,7 +263,14 @@ class Derivative(Kernel):
         Policies of dispatches, by those of the primal that they come from.
     """
 
-    def __init__(self, primal: Kernel, wrt: tuple[str, ...], policies: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        primal: Kernel,
+        wrt: tuple[str, ...],
+        policies: Mapping[str, str],
+        device: str | None = None,
+        chosen_policies: Mapping[str, str] | None = None,
+    ) -> None:
         self.primal = primal
         self.wrt = wrt
         self.policies = policies
@@ -303,6 +282,8 @@ class Derivative(Kernel):
             lines=primal._lines,
             signature=Signature("sample", self._names.parameters, ()),
             constants=primal.constants,
+            device=device,
+            chosen_policies=chosen_policies,
         )
 
     @property
@@ -314,14 +295,24 @@ class Derivative(Kernel):
     def definition(self) -> Definition:
         """That of the primal, with a digest that also says what is differentiated."""
         primal = self.primal.definition
-        text = f"{primal.digest} vjp {self.wrt} {sorted(self.policies.items())}"
+        text = f"{primal.digest} vjp {self._arguments}"
         name, qualname = self.__name__, self.__qualname__
         digest = sha256(text.encode()).hexdigest()
         return replace(primal, digest=digest, name=name, qualname=qualname)
 
     def with_constants(self, /, **values: Any) -> Kernel:
         """The derivative of the primal with other values for names that it takes from outside."""
-        return Derivative(self.primal.with_constants(**values), self.wrt, self.policies)
+        return _derivative(self.primal.with_constants(**values), *self._arguments)
+
+    def _varied(self, **changed: Any) -> Kernel:
+        options = {"device": self.device, "chosen_policies": self.chosen_policies, **changed}
+        return Derivative(self.primal, self.wrt, self.policies, **options)
+
+    @property
+    def _arguments(self) -> tuple[Any, ...]:
+        """What it is made of but its primal, as one text can hold it."""
+        policies, chosen = self.policies.items(), self.chosen_policies.items()
+        return self.wrt, tuple(sorted(policies)), self.device, tuple(sorted(chosen))
 
     def lower(self, types: Types) -> LoweredKernel:
         """The derivative as a plan of typed units, for given types of its parameters."""
@@ -374,7 +365,7 @@ class Derivative(Kernel):
         reaches = tuple(self._reaches(step, tables, line))
         run = ir.Run(unit, *sample_overlaps(unit, tables), reaches)
         notes = tuple(dict.fromkeys(sample_notes(unit, line)))
-        return LoweredKernel(ir.Plan((run,)), (), notes)
+        return self._resolved(LoweredKernel(ir.Plan((run,)), (), notes))
 
     def _reaches(self, step: ir.Run, tables: set[str], line: int) -> Iterator[ir.Reach]:
         """The gradient of a table is indexed as the table is."""
@@ -392,15 +383,19 @@ class Derivative(Kernel):
         module, qualname = self.__module__, self.__qualname__
         if module != "__main__" and named(module, qualname) is self:
             return qualname
-        return _derivative, (self.primal, self.wrt, tuple(sorted(self.policies.items())))
+        return _derivative, (self.primal, *self._arguments)
 
 
 @functools.lru_cache(maxsize=MADE_KEPT)
 def _derivative(
-    primal: Kernel, wrt: tuple[str, ...], policies: tuple[tuple[str, str], ...]
+    primal: Kernel,
+    wrt: tuple[str, ...],
+    policies: tuple[tuple[str, str], ...],
+    device: str | None,
+    chosen_policies: tuple[tuple[str, str], ...],
 ) -> Derivative:
     """One object for all pickles of a derivative, so that it is compiled once."""
-    return Derivative(primal, wrt, dict(policies))
+    return Derivative(primal, wrt, dict(policies), device, dict(chosen_policies))
 
 
 def _prototype(primal: Kernel, names: _Names) -> Any:

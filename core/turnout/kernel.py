@@ -10,6 +10,7 @@ cache (`turnout.compilation`). The executable checks shapes, writability and ove
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import threading
 import warnings
@@ -17,9 +18,8 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from operator import itemgetter
 from types import MethodType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -57,6 +57,7 @@ from .lang import (
     ParameterSpec,
     Returned,
     Signature,
+    Weak,
     lower_kernel,
     parse_function,
     parse_signature,
@@ -64,8 +65,13 @@ from .lang import (
 )
 from .lang.names import constant
 from .loading import DeviceContext
+from .lower import dispatch_groups, with_policies
 from .pickling import Definition, define, reduced
-from .positions import position_count, reach_check, reach_problems
+from .positions import reach_check, reach_problems
+from .segmentation import counted
+
+if TYPE_CHECKING:
+    from .launches import Launch, SplitLaunch
 
 # Imports inside of functions below are what only the first call of a kernel needs: programs that
 # define kernels are to start fast.
@@ -80,6 +86,11 @@ class Kernel:
         Where to run, for example ``"cpu"`` or ``"cuda:1"``.
     samples : int, optional
         Per-sample form only: run the first `samples` samples of arrays that are at least as long.
+    steps : int, optional
+        Run the whole kernel so many times, each on what the one before has left.
+    <dispatch>_mix : array of uint32, optional
+        For each dispatch, ``dispatch0_mix`` for the first one that has no name of its own: how
+        often each branch was taken is added to its first elements.
 
     Attributes
     ----------
@@ -89,6 +100,10 @@ class Kernel:
         What `with_constants` was given.
     device : str or None
         Where calls run that name no device themselves, as `on` was given it.
+    steps : int
+        How many steps a call takes that does not say so itself.
+    chosen_policies : mapping of str to str
+        What `turnout.resolve_dispatch` has chosen, by dispatch.
     """
 
     __turnout_kernel__ = True
@@ -103,6 +118,8 @@ class Kernel:
         signature: Signature | None = None,
         constants: Mapping[str, Any] | None = None,
         device: str | None = None,
+        steps: int = 1,
+        chosen_policies: Mapping[str, str] | None = None,
     ) -> None:
         self._lines = read_lines(function) if lines is None else lines
         self.__wrapped__ = function
@@ -117,8 +134,10 @@ class Kernel:
         self._bind = Binder(self.__name__, self.__signature__)
         self.constants: Mapping[str, Any] = constants or {}
         self.device = device
+        self.steps = steps
+        self.chosen_policies: Mapping[str, str] = chosen_policies or {}
         self._free = FreeNames(function, self.constants)
-        self._executables: dict[tuple[Hashable, ...], Executable] = {}
+        self._executables: dict[tuple[Hashable, ...], Any] = {}
         self._entries: list[Callable[..., Any]] = []
         self._warned_of_copies_to: set[str] = set()
         self._lock = threading.RLock()
@@ -129,22 +148,25 @@ class Kernel:
         *args: Any,
         device: str | Device | None = None,
         samples: int | None = None,
+        steps: int | None = None,
         **keywords: Any,
     ) -> Any:
         values: Sequence[Any] = args
+        counters = self._taken_counters(keywords) if keywords else {}
         if keywords or len(args) != self._bind.count:
             values = self._bind(args, keywords)
         given, values = values, as_arguments(self.__name__, self.signature.parameters, values)
         if device is None:
             device = self.device
         context = resolve(values, device, self, are_on_host=values is given)
-        key = (context, *type_key(values))
+        key = (context, *counters, *type_key(values))
         executable = self._executables.get(key)
         if executable is None:
-            executable = self._make(context, key, values, samples)
+            executable = self._make(context, key, values, samples, tuple(counters))
         elif not executable.has_asked_for_entry:
             self._call_natively(executable, values)
-        return executable(values, samples)
+        steps = self.steps if steps is None else self._checked_steps(steps)
+        return executable(values, samples, steps, list(counters.values()))
 
     def _make(
         self,
@@ -152,14 +174,40 @@ class Kernel:
         key: tuple[Hashable, ...],
         values: Sequence[Any],
         samples: int | None,
+        counters: tuple[str, ...],
     ) -> Executable:
         types = call_types(self.__name__, self.signature, values, context, samples)
         with self._lock:
             executable = self._executables.get(key)
             if executable is None:
-                executable = Executable(self, self.lower(types), types, context)
+                executable = Executable(self, self.lower(types), types, context, counters)
+                if not counters and executable.has_open_dispatches:
+                    executable = self.choose_policies(executable)
                 self._executables[key] = executable
         return executable
+
+    def choose_policies(self, executable: Executable) -> Any:
+        """What runs the calls for which `executable` was made: `turnout.policy.automatic`.
+
+        It is above in the order of modules, so `turnout` puts it here.
+        """
+        return executable
+
+    def _taken_counters(self, keywords: dict[str, Any]) -> dict[str, Any]:
+        """The counters of branches among the arguments of a call, which are taken out of these."""
+        names = [
+            name
+            for name in keywords
+            if name.endswith(MIX_SUFFIX) and name not in self.__signature__.parameters
+        ]
+        return {name: keywords.pop(name) for name in sorted(names)}
+
+    def _checked_steps(self, steps: object) -> int:
+        if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
+            raise call_error(
+                self.__name__, [f"steps must be a whole number from 0 on, not {steps!r}"]
+            )
+        return int(steps)
 
     def _call_natively(self, executable: Executable, values: Sequence[Any]) -> None:
         """Make native code the ``__call__`` of a type of the kernel's own, if the backend has it.
@@ -194,7 +242,13 @@ class Kernel:
     @cached_property
     def definition(self) -> Definition:
         """What the kernel is made of, as far as what it computes goes."""
-        options = {"fastmath": self.fastmath, "debug": self.debug, "device": self.device}
+        options = {
+            "fastmath": self.fastmath,
+            "debug": self.debug,
+            "device": self.device,
+            "steps": self.steps,
+            "chosen_policies": dict(self.chosen_policies),
+        }
         return define(self.__wrapped__, self._lines, self._free, self.signature, options)
 
     def with_constants(self, /, **values: Any) -> Kernel:
@@ -274,7 +328,13 @@ class Kernel:
         return self._varied(device=checked_spelling(device))
 
     def _varied(self, **changed: Any) -> Kernel:
-        options = {"constants": self.constants, "device": self.device, **changed}
+        options = {
+            "constants": self.constants,
+            "device": self.device,
+            "steps": self.steps,
+            "chosen_policies": self.chosen_policies,
+            **changed,
+        }
         return Kernel(
             self.__wrapped__,
             fastmath=self.fastmath,
@@ -291,12 +351,15 @@ class Kernel:
 
     def lower(self, types: Types) -> LoweredKernel:
         """The kernel as a plan of typed units, for given types of its parameters."""
-        return lower_kernel(self.source, types)
+        return self._resolved(lower_kernel(self.source, types))
 
     def lower_unresolved(self, types: Types) -> LoweredKernel:
         """As `lower`, leaving names from outside unresolved, which first calls are to resolve."""
         free = FreeNames(self.__wrapped__, self.constants)
-        return lower_kernel(replace(self.source, free=free), types)
+        return self._resolved(lower_kernel(replace(self.source, free=free), types))
+
+    def _resolved(self, lowered: LoweredKernel) -> LoweredKernel:
+        return replace(lowered, plan=with_policies(lowered.plan, self.chosen_policies))
 
     def default_types(self, width: ir.DType = ir.f64) -> Types:
         """Types of a typical call, for reading the code of a kernel that was not called yet."""
@@ -331,6 +394,9 @@ def _make_kernel(definition: Definition) -> Kernel:
     )
 
 
+MIX_SUFFIX = "_mix"
+"""What follows the name of a dispatch in that of its counter."""
+
 _MAXIMUM_ENTRIES = 4
 """A call that fits none of so many falls through them all."""
 
@@ -351,11 +417,17 @@ class Executable:
     """A kernel for one device and one combination of argument types.
 
     The arguments of a call are a list: the values of the parameters, the number of samples, the
-    arrays to return, scratch arrays. `_places` knows their places in it by name.
+    arrays to return, counters of branches, scratch arrays. `_places` knows their places in it by
+    name.
     """
 
     def __init__(
-        self, kernel: Kernel, lowered: LoweredKernel, types: Types, context: DeviceContext
+        self,
+        kernel: Kernel,
+        lowered: LoweredKernel,
+        types: Types,
+        context: DeviceContext,
+        counters: Sequence[str] = (),
     ) -> None:
         from .compilation import lower_plan
 
@@ -363,15 +435,19 @@ class Executable:
         self.lowered = lowered
         self.types = types
         self.context = context
-        self.plan = lower_plan(lowered.plan, context.backend, context.device.target)
+        self._counters = self._counted_groups(counters)
+        plan = counted(lowered.plan, {group.name: name for name, group in self._counters.items()})
+        self.plan = lower_plan(plan, context.backend, context.device.target)
         self._specs = specs = kernel.signature.parameters
         self._scratch = [step for step in self.plan.steps if isinstance(step, ir.Scratch)]
         names = [spec.name for spec in specs]
-        names += [SAMPLES, *(spec.name for spec in lowered.returned)]
+        names += [SAMPLES, *(spec.name for spec in lowered.returned), *self._counters]
         names += [scratch.name for scratch in self._scratch]
         self._places = {name: place for place, name in enumerate(names)}
-        runs = [step for step in self.plan.steps if isinstance(step, ir.Run)]
-        self._launches = [_Launch(run.unit, self._places, context, kernel.options) for run in runs]
+        runs = self.plan.runs
+        self._launches = [
+            self._launch(step) for step in self.plan.steps if not isinstance(step, ir.Scratch)
+        ]
         places = list(enumerate(specs))
         has_mask = any(spec.role == "mask" for spec in specs)
         self._allocators = [_allocator(spec, has_mask) for spec in lowered.returned]
@@ -383,7 +459,7 @@ class Executable:
             for place, spec in places
             if not spec.rank
         ]
-        arrays = [array for unit in self.plan.units for array in unit.arrays.values()]
+        arrays = [array for run in runs for array in run.unit.arrays.values()]
         written = {array.name for array in arrays if array.is_written}
         self._written = [place for place, spec in places if spec.rank and spec.name in written]
         self._pairs = _overlap_pairs(runs, {spec.name: place for place, spec in places})
@@ -393,8 +469,47 @@ class Executable:
         self._are_long_enough = reach_check(self._reaches, self._places)
         self.has_asked_for_entry = False
 
-    def __call__(self, values: Sequence[Any], samples: int | None) -> Any:
-        problems: list[str] = []
+    @property
+    def _unit_launches(self) -> list[Launch]:
+        """The launches of single units, which native code can take over."""
+        from .launches import Launch
+
+        return [launch for launch in self._launches if isinstance(launch, Launch)]
+
+    @property
+    def has_open_dispatches(self) -> bool:
+        """Whether a policy is still to be chosen."""
+        units = [run.unit for run in self.lowered.plan.runs]
+        return any(group.policy == "auto" for unit in units for group in dispatch_groups(unit))
+
+    def _launch(self, step: ir.Run | ir.Split) -> Launch | SplitLaunch:
+        from .launches import Launch, SplitLaunch
+
+        options, report = self.kernel.options, self._out_of_bounds
+        if isinstance(step, ir.Split):
+            return SplitLaunch(step, self._places, self.context, options, report)
+        return Launch(step.unit, self._places, self.context, options, report)
+
+    def _counted_groups(self, counters: Sequence[str]) -> dict[str, ir.Dispatch]:
+        """The dispatches that counters are for, by the names of these."""
+        if not counters:
+            return {}
+        units = [run.unit for run in self.lowered.plan.runs]
+        groups = {f"{g.name}{MIX_SUFFIX}": g for unit in units for g in dispatch_groups(unit)}
+        if unknown := [name for name in counters if name not in groups]:
+            hint = f"its counters are {', '.join(groups)}" if groups else "it has no dispatch"
+            problems = [f"unknown argument {name!r}" for name in unknown]
+            raise call_error(self.kernel.__name__, problems, hint)
+        return {name: groups[name] for name in counters}
+
+    def __call__(
+        self,
+        values: Sequence[Any],
+        samples: int | None,
+        steps: int,
+        counters: Sequence[Any] = (),
+    ) -> Any:
+        problems = list(self._counter_problems(counters))
         count = self._count(values, samples, problems)
         if not (self.context.is_host and self._is_plain(values)):
             problems += self._array_problems(values)
@@ -408,11 +523,23 @@ class Executable:
         arguments.append(count)
         if self.context.is_host:
             returned: list[Any] = [allocate(count) for allocate in self._allocators]
-            arguments += returned
-            self._run(arguments)
+            arguments += [*returned, *counters]
+            self._run(arguments, steps)
         else:
-            returned = self._run_on_device(arguments, count)
+            returned = self._run_on_device(arguments, count, steps, counters)
         return self._result(returned) if returned else None
+
+    def _counter_problems(self, counters: Sequence[Any]) -> Iterator[str]:
+        for (name, group), array in zip(self._counters.items(), counters, strict=True):
+            least = len(group.arms)
+            what = f"argument {name!r} must be an array of uint32 with at least {least} elements"
+            is_host = isinstance(array, np.ndarray)
+            if not (is_host or self.context.memory.owns(array)):
+                yield f"{what}, not {type(array).__name__}"
+            elif array.dtype != np.uint32 or array.ndim != 1 or array.shape[0] < least:
+                yield f"{what}; given: {array.dtype} of shape {tuple(array.shape)}"
+            elif is_host and not (array.flags.c_contiguous and array.flags.writeable):
+                yield f"{what}, contiguous and writable"
 
     def native_entry(
         self, values: Sequence[Any], fallback: Callable[..., Any]
@@ -421,9 +548,13 @@ class Executable:
         has_samples = self.kernel.signature.form == "array" or self._planes
         if not (self._launches and has_samples) or self.kernel.debug:
             return None
+        # Native code runs the units one after the other, once.
+        is_split = len(self._unit_launches) < len(self._launches)
+        if is_split or self._counters or self.kernel.steps != 1:
+            return None
         if not self.context.is_host:
             return self._device_entry(values, fallback)
-        make = self._launches[0].launcher.direct
+        make = self._unit_launches[0].launcher.direct
         if make is None:
             return None
         try:
@@ -463,7 +594,9 @@ class Executable:
             results=tuple(DirectResult(r.dtype, r.width, allocate) for r, allocate in results),
             returns_tuple=self._returns_tuple,
             scratch=tuple(self._scratch),
-            runs=tuple(DirectRun(each.unit, each.launcher, each.places) for each in self._launches),
+            runs=tuple(
+                DirectRun(each.unit, each.launcher, each.places) for each in self._unit_launches
+            ),
             target=self.context.device.target,
             device=choice_of(self.context, is_named=self.kernel.device is not None),
             fallback=fallback,
@@ -533,17 +666,16 @@ class Executable:
 
     # -- runs ------------------------------------------------------------------------------------
 
-    def _run(self, arguments: list[Any]) -> None:
-        for scratch in self._scratch:
-            arguments.append(self.context.zeros(scratch.shape, scratch.dtype.dtype))
-        for launch in self._launches:
-            args = launch.select(arguments)
-            try:
-                launch.launcher(args, launch.count(args))
-            except IndexViolation as violation:
-                raise self._out_of_bounds(launch.unit, violation) from None
+    def _run(self, arguments: list[Any], steps: int) -> None:
+        zeros = self.context.zeros
+        for _ in range(steps):
+            scratch = [zeros(each.shape, each.dtype.dtype) for each in self._scratch]
+            for launch in self._launches:
+                launch.run([*arguments, *scratch])
 
-    def _run_on_device(self, arguments: list[Any], count: int) -> list[Any]:
+    def _run_on_device(
+        self, arguments: list[Any], count: int, steps: int, counters: Sequence[Any]
+    ) -> list[Any]:
         """Run on a device with memory of its own; host arrays are copied there and back.
 
         What is returned lives where the arguments do: on the host if all arrays came from there.
@@ -567,8 +699,12 @@ class Executable:
             self.context.zeros(spec.shape(count), spec.dtype.dtype)
             for spec in self.lowered.returned
         ]
-        arguments += results
-        self._run(arguments)
+        counted = [memory.put(c) if isinstance(c, np.ndarray) else c for c in counters]
+        arguments += [*results, *counted]
+        self._run(arguments, steps)
+        for there, counter in zip(counted, counters, strict=True):
+            if there is not counter:
+                self._copy_back(there, counter)
         for place in self._written:
             if place in copied:
                 self._copy_back(there[place], copied[place])
@@ -631,23 +767,6 @@ class Executable:
         )
 
 
-class _Launch:
-    """One unit of a plan, ready to run; `select` takes its arguments out of those of the call."""
-
-    def __init__(
-        self, unit: ir.Unit, places: dict[str, int], context: DeviceContext, options: Options
-    ) -> None:
-        from .compilation import load_unit
-
-        self.unit = unit
-        self.launcher = load_unit(unit, context, options)
-        self.count = position_count(unit)
-        self.places = own = tuple(places[parameter.name] for parameter in unit.parameters)
-        self.select: Callable[[list[Any]], tuple[Any, ...]] = (
-            itemgetter(*own) if len(own) > 1 else lambda a: tuple([a[place] for place in own])
-        )
-
-
 def _allocator(spec: Returned, has_mask: bool) -> Callable[[int], np.ndarray[Any, Any]]:
     """A function that makes an array to return, of as many samples as it is told."""
     # Samples that the mask skips are not written.
@@ -673,16 +792,48 @@ def _overlap_pairs(runs: Sequence[ir.Run], places: dict[str, int]) -> dict[tuple
     return pairs
 
 
+def lowered_for_some_types(kernel: Kernel, purpose: str) -> tuple[Types, LoweredKernel]:
+    """The kernel for types of a possible call: the first ones that it can be compiled for."""
+    types = kernel.default_types()
+    is_open = [name for name, dtype in types.items() if dtype == "float"][:_OPEN_NUMBERS]
+    first_error = None
+    # Numbers may be what only integers can be, a length for example.
+    kinds = itertools.product(_WEAK, repeat=len(is_open))
+    for chosen, width in itertools.product(kinds, (ir.f64, ir.f32)):
+        tried = {**kernel.default_types(width), **dict(zip(is_open, chosen, strict=True))}
+        try:
+            return tried, kernel.lower_unresolved(tried)
+        except KernelError as error:
+            first_error = first_error or error
+    assert first_error is not None
+    if is_open:
+        first_error.add_note(
+            f"{purpose} compiles {kernel.__name__} before its first call, with a Python float or "
+            f"int for {', '.join(is_open)}; where it takes another number, say so, as in Param[u16]"
+        )
+    raise first_error
+
+
+_WEAK: tuple[Weak, ...] = ("float", "int")
+_OPEN_NUMBERS = 6
+"""Of how many numbers all combinations of types are tried."""
+
+
 @overload
 def kernel(function: Callable[..., Any], /) -> Kernel: ...
 @overload
 def kernel(
-    *, fastmath: bool = False, debug: bool = False
+    *, fastmath: bool = False, debug: bool = False, steps: int = 1
 ) -> Callable[[Callable[..., Any]], Kernel]: ...
 
 
 def kernel(
-    function: Callable[..., Any] | None = None, /, *, fastmath: bool = False, debug: bool = False
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    fastmath: bool = False,
+    debug: bool = False,
+    steps: int = 1,
 ) -> Any:
     """Compile a Python function; use as a decorator, plain or with options.
 
@@ -697,6 +848,9 @@ def kernel(
         Allow floating point to be reassociated, contracted and approximated.
     debug : bool
         Check every index; a violation raises `OutOfBoundsError`.
+    steps : int
+        How often a call runs the whole kernel, each time on what the last one has left; calls may
+        say otherwise.
 
     Returns
     -------
@@ -721,8 +875,11 @@ def kernel(
     for name, option in (("fastmath", fastmath), ("debug", debug)):
         if not isinstance(option, bool):
             raise KernelError(f"kernel({name}={option!r}): give True or False")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise KernelError(f"kernel(steps={steps!r}): give a whole number from 1 on")
+    options: dict[str, Any] = {"fastmath": fastmath, "debug": debug, "steps": steps}
     if function is None:
-        return lambda decorated: kernel(decorated, fastmath=fastmath, debug=debug)  # type: ignore[call-overload]
+        return lambda decorated: kernel(decorated, **options)
     operation = getattr(function, "__turnout_registered__", None)
     if operation:
         raise KernelError(
@@ -731,7 +888,7 @@ def kernel(
         )
     if isinstance(function, Kernel | Func):
         raise KernelError(f"{function!r} is compiled already; decorate the plain function once")
-    return Kernel(function, fastmath=fastmath, debug=debug)
+    return Kernel(function, **options)
 
 
 def func(function: Callable[..., Any]) -> Func:

@@ -8,7 +8,7 @@ bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 
@@ -23,6 +23,33 @@ POLICIES = ("switch", "predicated", "segmented", "auto")
 def dispatch_groups(unit: ir.Unit) -> list[ir.Dispatch]:
     """List the dispatches of a unit in source order, an outer one before those in its arms."""
     return [s for s in ir.statements(unit.body.body) if isinstance(s, ir.Dispatch)]
+
+
+def segmented_groups(unit: ir.Unit) -> list[str]:
+    """List the names of the dispatches whose policy is ``"segmented"``, each once."""
+    groups = dispatch_groups(unit)
+    return list(dict.fromkeys(group.name for group in groups if group.policy == "segmented"))
+
+
+def with_policies(plan: ir.Plan, policies: Mapping[str, str]) -> ir.Plan:
+    """Give the plan with other policies of the dispatches that `policies` names."""
+
+    def resolved(statement: ir.Statement) -> ir.Statement:
+        regions = [
+            replace(region, body=tuple(map(resolved, region.body))) for region in statement.regions
+        ]
+        statement = with_regions(statement, regions)
+        if isinstance(statement, ir.Dispatch):
+            return replace(statement, policy=policies.get(statement.name, statement.policy))
+        return statement
+
+    def changed(step: ir.Step) -> ir.Step:
+        if not isinstance(step, ir.Run):
+            return step
+        body = replace(step.unit.body, body=tuple(map(resolved, step.unit.body.body)))
+        return replace(step, unit=replace(step.unit, body=body))
+
+    return ir.Plan(tuple(map(changed, plan.steps))) if policies else plan
 
 
 def lower_dispatches(unit: ir.Unit, choose: Callable[[ir.Dispatch], str] | None = None) -> ir.Unit:
@@ -67,8 +94,7 @@ class _Lowering:
             raise KernelError(f"{where}: unknown policy {policy!r}; the policies are {allowed}")
         if policy == "segmented":
             raise KernelError(
-                f"{where}: policy 'segmented' is not available yet; "
-                "use 'switch', 'predicated' or 'auto'"
+                f"{where}: policy 'segmented' takes more than one unit (turnout.segmentation)"
             )
         return policy
 

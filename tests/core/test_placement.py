@@ -828,7 +828,7 @@ def test_a_kernel_on_a_device_runs_there_whatever_is_in_use(gpu: types.ModuleTyp
 
 
 def test_a_kernel_on_the_cpu_keeps_its_native_calls(gpu: types.ModuleType) -> None:
-    if not tn.backends()["cpu"].available:
+    if "cpu" not in tn.backends():
         pytest.skip("turnout-cpu is not installed")
     pinned = double.on("cpu")
     x, out = np.ones(3), np.zeros(3)

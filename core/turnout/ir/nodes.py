@@ -384,7 +384,39 @@ class Run:
     reaches: tuple[Reach, ...] = ()
 
 
-Step = Scratch | Run
+@record
+class Split:
+    """Plan step: run a unit class by class, over the samples in each (see `turnout.segmentation`).
+
+    Attributes
+    ----------
+    run : Run
+        The unit as a whole, with its dispatches; what holds for it holds for its parts.
+    extra : tuple of str
+        Parameters of the parts that `run` does not have, in the order of
+        `turnout.segmentation.ExtraNames`.
+    classify : Plan
+        Computes the class of each sample.
+    branches, guarded : tuple of Plan
+        One per class, over the samples in a list that have it; guarded, of these over those that
+        still have it.
+    listed : Plan
+        All of it, over the samples in a list.
+    """
+
+    run: Run
+    extra: tuple[str, ...]
+    classify: Plan
+    branches: tuple[Plan, ...]
+    guarded: tuple[Plan, ...]
+    listed: Plan
+
+    @property
+    def parts(self) -> tuple[Plan, ...]:
+        return (self.classify, *self.branches, *self.guarded, self.listed)
+
+
+Step = Scratch | Run | Split
 
 
 @record
@@ -395,7 +427,20 @@ class Plan:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        return tuple(step.unit for step in self.steps if isinstance(step, Run))
+        """The units of its runs, parts of split ones included."""
+        found: list[Unit] = []
+        for step in self.steps:
+            if isinstance(step, Run):
+                found.append(step.unit)
+            elif isinstance(step, Split):
+                found += [unit for part in step.parts for unit in part.units]
+        return tuple(found)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Its runs, split ones as a whole."""
+        steps = (step.run if isinstance(step, Split) else step for step in self.steps)
+        return tuple(step for step in steps if isinstance(step, Run))
 
 
 def is_pure(statement: Any) -> bool:

@@ -31,6 +31,9 @@ def format_plan(plan: ir.Plan) -> str:
     for step in plan.steps:
         if isinstance(step, ir.Scratch):
             lines.append(f"scratch {step.name}: {step.dtype}{list(step.shape)}")
+        elif isinstance(step, ir.Split):
+            lines.append(f"split {step.run.unit.name} into {len(step.branches)} classes:")
+            lines += ["  " + line for part in step.parts for line in format_plan(part).splitlines()]
         else:
             arguments = ", ".join(parameter.name for parameter in step.unit.parameters)
             lines.append(f"run {step.unit.name}({arguments})")

@@ -41,7 +41,7 @@ from .values import (
     width_of,
 )
 
-POLICIES = ("switch", "predicated", "auto")
+POLICIES = ("switch", "predicated", "segmented", "auto")
 MAXIMUM_UNROLL = 1024
 _MAXIMUM_DEPTH = 64
 _OF_BOOLS = {"abs": "", "minimum": "bit_and", "maximum": "bit_or"}
@@ -432,11 +432,6 @@ class CallLowering(ExpressionLowering):
         if len(branches.elts) < 2:
             self.fail(branches, f"dispatch needs at least two branches, {len(branches.elts)} given")
         policy = self.option(arguments, "policy", "switch", node)
-        if policy == "segmented":
-            self.fail(
-                arguments["policy"],
-                "policy 'segmented' is not available yet; use 'switch', 'predicated' or 'auto'",
-            )
         if policy not in POLICIES:
             self.fail(
                 arguments["policy"], f"unknown policy {policy!r}; allowed: {', '.join(POLICIES)}"

@@ -1,0 +1,212 @@
+"""Policies of ``"auto"`` dispatches, chosen while the program runs.
+
+A kernel with such dispatches becomes an operation of `turnout.perf_dispatch` whose implementations
+are the kernel itself, lowered by one policy each. They compute the same bits, so every call is
+right whichever of them it runs; which of them is fastest is measured, kept for later processes,
+explained, and measured again as for every other operation, which is how a mix of branches that has
+changed is noticed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import ir
+from .backends import active_name
+from .discovery import CORE
+from .errors import ConfigurationError, KernelError
+from .implementations import forced_implementations
+from .kernel import Executable, Kernel
+from .lower import dispatch_groups, segmented_groups, with_policies
+from .perf import PerformanceDispatcher, perf_dispatch
+from .segmentation import ExtraNames, split
+from .signatures import generate_prototype
+
+SMALLEST_MEASURED = 256
+"""Samples below which a choice costs more than it brings: these calls run the switch form."""
+
+SMALLEST_SPLIT = 16_384
+"""Samples from which on it is tried to sort them by class."""
+
+MOST_ARMS_PREDICATED = 32
+"""Branches above which it is not tried to evaluate all of them."""
+
+MOST_VARIANTS = 12
+"""Combinations of policies that are tried, those that change the first dispatches first."""
+
+Policies = dict[str, str]
+
+
+def automatic(kernel: Kernel, executable: Executable) -> Executable | Automatic:
+    """What runs the calls of a kernel.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    executable : Executable
+        Of `kernel`, with dispatches that are open in the form ``"switch"``.
+
+    Returns
+    -------
+    Executable or Automatic
+        `executable` where there is nothing to choose.
+    """
+    plan = executable.lowered.plan
+    groups = open_groups(plan)
+    has_arrays = any(spec.rank for spec in kernel.signature.parameters)
+    # The reference backend is for right answers, and its speed says nothing of another one's.
+    if not (groups and has_arrays) or executable.context.backend.distribution == CORE:
+        return executable
+    variants = list(_variants(kernel, plan, groups))
+    return Automatic(kernel, executable, groups, variants)
+
+
+def open_groups(plan: ir.Plan) -> dict[str, ir.Dispatch]:
+    """The dispatches of a plan whose policy is open, by name."""
+    found = [group for run in plan.runs for group in dispatch_groups(run.unit)]
+    return {group.name: group for group in found if group.policy == "auto"}
+
+
+def _variants(
+    kernel: Kernel, plan: ir.Plan, groups: Mapping[str, ir.Dispatch]
+) -> Iterator[Policies]:
+    """The combinations of policies that are tried, or that the environment asks for."""
+    choices = [_choices(kernel, group) for group in groups.values()]
+    # Reversed twice, so that the first dispatch changes fastest.
+    combinations = (tuple(reversed(each)) for each in itertools.product(*reversed(choices)))
+    possible = (dict(zip(groups, each, strict=True)) for each in combinations)
+    return itertools.islice((each for each in possible if _can_be(plan, each)), MOST_VARIANTS)
+
+
+def _choices(kernel: Kernel, group: ir.Dispatch) -> tuple[str, ...]:
+    possible = ("switch", "predicated", "segmented")
+    name = f"{kernel.__name__}.{group.name}"
+    forced = forced_implementations().get(name)
+    if forced is None:
+        return tuple(p for p in possible if p != "predicated" or _has_few_arms(group))
+    if forced not in possible:
+        raise ConfigurationError(
+            f"TURNOUT_PERFDISPATCH_FORCE: {name!r} cannot be {forced!r}; allowed: "
+            f"{', '.join(map(repr, possible))}"
+        )
+    return (forced,)
+
+
+def _has_few_arms(group: ir.Dispatch) -> bool:
+    return len(group.arms) <= MOST_ARMS_PREDICATED
+
+
+def _can_be(plan: ir.Plan, policies: Policies) -> bool:
+    """Whether a plan can be lowered so; what stands in a loop cannot be split, for example."""
+    for run in with_policies(plan, policies).runs:
+        groups = segmented_groups(run.unit)
+        try:
+            if groups:
+                split(run.unit, groups, ExtraNames.without(p.name for p in run.unit.parameters))
+        except KernelError:
+            return False
+    return True
+
+
+class Automatic:
+    """Runs the calls of a kernel by an operation over the forms that it can have.
+
+    Attributes
+    ----------
+    operation : PerformanceDispatcher
+        Called with the values of all parameters. Its geometry is the number of samples, by powers
+        of two, and the types of the arguments.
+    """
+
+    has_asked_for_entry = False
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        executable: Executable,
+        groups: Mapping[str, ir.Dispatch],
+        variants: Sequence[Policies],
+    ) -> None:
+        self.kernel = kernel
+        self.executable = executable
+        specs = kernel.signature.parameters
+        self._measured = next(place for place, spec in enumerate(specs) if spec.rank)
+        parameters = kernel.__signature__.parameters
+        self._keywords = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
+        self.operation = self._make_operation(groups, variants)
+
+    def _make_operation(
+        self, groups: Mapping[str, ir.Dispatch], variants: Sequence[Policies]
+    ) -> PerformanceDispatcher[..., Any]:
+        kernel, size = self.kernel, self._size
+        types = tuple(str(dtype) for dtype in self.executable.types.values())
+
+        def geometry(*args: Any, **keywords: Any) -> tuple[Any, ...]:
+            return (size(args, keywords).bit_length(), *types)
+
+        prototype = generate_prototype(kernel.__signature__)
+        name = next(iter(groups)) if len(groups) == 1 else "dispatch"
+        prototype.__name__ = f"{kernel.__name__}.{name}"
+        prototype.__qualname__ = f"{kernel.__qualname__}.{name}"
+        prototype.__module__ = kernel.__module__
+        operation = perf_dispatch(get_geometry_hash=geometry)(prototype)
+        device = self.executable.context.name
+        for policies in variants:
+            is_split = "segmented" in policies.values() and len(variants) > 1
+            chosen = {**kernel.chosen_policies, **policies}
+            operation.register(
+                name="+".join(policies.values()),
+                is_compatible=self._has_enough_samples if is_split else None,
+            )(kernel._varied(chosen_policies=chosen, device=device))
+        return operation
+
+    def _size(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> int:
+        """How many elements the first array has."""
+        name = self.kernel.signature.parameters[self._measured].name
+        array = keywords[name] if name in keywords else args[self._measured]
+        return int(array.size)
+
+    def _has_enough_samples(self, *args: Any, **keywords: Any) -> bool | str:
+        size = self._size(args, keywords)
+        return size >= SMALLEST_SPLIT or f"{size} samples are too few to be sorted by class"
+
+    def __call__(
+        self,
+        values: Sequence[Any],
+        samples: int | None,
+        steps: int,
+        counters: Sequence[Any] = (),
+    ) -> Any:
+        is_plain = samples is None and steps == self.kernel.steps and not counters
+        if not is_plain or values[self._measured].size < SMALLEST_MEASURED:
+            return self.executable(values, samples, steps, counters)
+        by_position = len(values) - len(self._keywords)
+        keywords = dict(zip(self._keywords, values[by_position:], strict=True))
+        return self.operation(*values[:by_position], **keywords)
+
+    def native_entry(
+        self, values: Sequence[Any], fallback: Callable[..., Any]
+    ) -> Callable[..., Any] | None:
+        """A short way for calls by position with arrays of NumPy; `fallback` for all others."""
+        context = self.executable.context
+        if not context.is_host or self._keywords:
+            return None
+        is_pinned = self.kernel.device is not None
+        count, place, name, operation = len(values), self._measured, context.name, self.operation
+
+        def entry(kernel: Kernel, *args: Any, **keywords: Any) -> Any:
+            if (
+                len(args) == count
+                and not keywords
+                and type(args[place]) is np.ndarray
+                and args[place].size >= SMALLEST_MEASURED
+                and (is_pinned or active_name() == name)
+            ):
+                return operation(*args)
+            return fallback(*args, **keywords)
+
+        return entry
