@@ -23,7 +23,7 @@ from .harness import assert_same
 
 DATA = Path(__file__).parents[1] / "core/data/dispatch_oracle.json"
 VECTORS = {vector["id"]: vector for vector in json.loads(DATA.read_text())["vectors"]}
-POLICIES = ("switch", "predicated", "auto")
+POLICIES = ("switch", "predicated", "auto", "segmented")
 
 Arguments = dict[str, Any]
 
@@ -51,6 +51,65 @@ def two(policy: str) -> tn.Kernel:
         z = p + 1
 
     return two
+
+
+def dbs(policy: str) -> tn.Kernel:
+    @tn.kernel
+    def dbs(
+        dt: Param,
+        cut: Param,
+        slow: Index,
+        fast: Index,
+        v: Mutable[Scalar],
+        regime: Mutable[Index],
+    ):
+        v = v + dt * tm.dispatch(regime, [-0.1 * v, -0.4 * v * abs(v)], policy=policy)
+        regime = tm.select(abs(v) > cut, fast, slow)
+
+    return dbs
+
+
+def chosen_by_speed(policy: str) -> tn.Kernel:
+    @tn.kernel
+    def chosen_by_speed(cut: Param, hi: Index, lo: Index, v: Scalar, x: Scalar, y: Mutable[Scalar]):
+        y = tm.dispatch(tm.select(abs(v) > cut, hi, lo), [x, -x], policy=policy)
+
+    return chosen_by_speed
+
+
+def in_place(policy: str) -> tn.Kernel:
+    @tn.kernel
+    def in_place(v: Mutable[Scalar]):
+        v = tm.dispatch(tm.index(v, 3), [v + 1, 2 * v, -v], policy=policy)
+
+    return in_place
+
+
+def assigned_before(policy: str) -> tn.Kernel:
+    @tn.kernel
+    def assigned_before(x: Scalar, m: Mutable[Scalar], y: Mutable[Scalar]):
+        m = 2 * x
+        y = tm.dispatch(tm.index(m, 3), [x, -x, x * x], policy=policy)
+
+    return assigned_before
+
+
+def looked_up(policy: str) -> tn.Kernel:
+    @tn.kernel
+    def looked_up(t: NDArray[i64, 1], i: Index, x: Scalar, y: Mutable[Scalar]):
+        y = tm.dispatch(t[i], [x, -x, x * x], policy=policy)
+
+    return looked_up
+
+
+def osc(policy: str) -> tn.Kernel:
+    @tn.kernel
+    def osc(dt: Param, r: Index, x: Mutable[Scalar], v: Mutable[Scalar]):
+        force = tm.dispatch(r, [-x, -2 * x, -x - 0.1 * v], policy=policy)
+        v = v + dt * force
+        x = x + dt * v
+
+    return osc
 
 
 def nested(policy: str) -> tn.Kernel:
@@ -141,7 +200,13 @@ def tmk(policy: str) -> tn.Kernel:
     return tmk
 
 
-KERNELS = {make.__name__: make for make in (drag, two, loop, vec, puni, fsel, ties, gath, lpd, tmk)}
+_MAKERS: tuple[Callable[[str], tn.Kernel], ...] = (
+    *(drag, two, loop, vec, puni, fsel, ties, gath, lpd, tmk, dbs, nested, osc),
+    *(chosen_by_speed, in_place, assigned_before, looked_up),
+)
+KERNELS = {make.__name__: make for make in _MAKERS}
+IN_A_LOOP = ("loop", "lpd")
+"""A sample has many classes there, so that it cannot be sorted by them."""
 
 
 @functools.cache
@@ -162,7 +227,8 @@ def derivative(name: str, wrt: tuple[str, ...], policy: str, reverse: str) -> tn
 
 # ---- calls -------------------------------------------------------------------------------------
 
-_INTEGERS = frozenset({"regime", "a", "b", "m", "r", "i"})
+_DTYPES = dict.fromkeys(("regime", "a", "b", "m", "r", "i"), np.int64)
+_DTYPES |= {"terminated": np.bool_, "dispatch0_mix": np.uint32, "dispatch1_mix": np.uint32}
 
 
 def arrays(given: Mapping[str, Any], width: type = np.float64) -> Arguments:
@@ -173,10 +239,8 @@ def arrays(given: Mapping[str, Any], width: type = np.float64) -> Arguments:
 def _array(name: str, value: Any, width: type) -> Any:
     if not isinstance(value, list):
         return value
-    if name == "terminated":
-        return np.array(value, np.bool_)
-    # As objects, because "NaN" and "Infinity" are numbers then.
-    return np.array(value, object).astype(np.int64 if name in _INTEGERS else width)
+    # As objects first, because "NaN" and "Infinity" are numbers then.
+    return np.array(value, object).astype(_DTYPES.get(name, width))
 
 
 def call(
@@ -231,38 +295,84 @@ def inputs_of(name: str) -> Arguments:
     """The arguments of a vector; outputs hold what must not be left in them."""
     vector = VECTORS[name]
     width = np.float32 if name == "float32-build" else np.float64
-    expected = arrays(vector["expect"], width)
-    outputs = {key: np.full_like(value, 99) for key, value in expected.items()}
-    initial = arrays(vector.get("initial_outputs", {}))
-    return {**arrays(vector["inputs"], width), **outputs, **initial}
+    outputs = {k: np.full_like(v, 99) for k, v in arrays(vector["expect"], width).items()}
+    counters = {k: np.zeros_like(v) for k, v in mix_of(name).items()}
+    return {
+        **outputs,
+        **arrays(vector["inputs"], width),
+        **arrays(vector.get("initial_outputs", {}), width),
+        **counters,
+    }
 
 
+def mix_of(name: str) -> Arguments:
+    """What the counters hold after a call."""
+    mix = arrays(VECTORS[name].get("mix", {}))
+    if name == "two-groups-naming":
+        # Groups are numbered in the order of the source here, not in that of the outputs.
+        return {"dispatch0_mix": mix["dispatch1_mix"], "dispatch1_mix": mix["dispatch0_mix"]}
+    return mix
+
+
+def can_be_called(kernel: str, *policies: str) -> bool:
+    return kernel not in IN_A_LOOP or "segmented" not in policies
+
+
+CALLS = [(name, p) for name, kernel in VALUES.items() for p in POLICIES if can_be_called(kernel, p)]
 COMBINATIONS = [(policy, "") for policy in POLICIES]
 COMBINATIONS += [("auto", policy) for policy in POLICIES if policy != "auto"]
 """The policy of a kernel, and that of its reverse pass where that has its own."""
+DERIVATIVE_CALLS = [
+    (name, *policies)
+    for name, kernel in DERIVATIVES.items()
+    for policies in COMBINATIONS
+    if can_be_called(kernel, *policies)
+]
 
 
 @pytest.mark.filterwarnings("ignore:kernel .* runs on:turnout.PerformanceWarning")
 class OracleTests:
     """Every vector under every policy."""
 
-    @pytest.mark.parametrize("policy", POLICIES)
-    @pytest.mark.parametrize("name", VALUES)
-    def test_values(self, name: str, policy: str, device: str) -> None:
+    @pytest.mark.parametrize(("name", "policy"), CALLS)
+    def test_values_and_counters(self, name: str, policy: str, device: str) -> None:
+        vector, kernel = VECTORS[name], VALUES[name]
         given = inputs_of(name)
-        found = call(made(VALUES[name], policy), given, device)
-        assert_near(found, VECTORS[name], VECTORS[name]["expect"])
-        assert_same(found, call(made(VALUES[name], "switch"), given, device), policy)
+        found = call(made(kernel, policy), given, device)
+        assert_near(found, vector, vector["expect"])
+        for counter, expected in mix_of(name).items():
+            assert found[counter].tolist() == expected.tolist()
+        assert_same(found, call(made(kernel, "switch"), given, device), policy)
 
-    @pytest.mark.parametrize("combination", COMBINATIONS, ids="-".join)
-    @pytest.mark.parametrize("name", DERIVATIVES)
-    def test_derivatives(self, name: str, combination: tuple[str, str], device: str) -> None:
+    @pytest.mark.parametrize("policy", POLICIES)
+    def test_counters_accumulate(self, policy: str, device: str) -> None:
+        vector = VECTORS["mix-accumulates"]
+        given = arrays(vector["inputs"])
+        whole, part, first = vector["sequence"]
+        n, kernel = given["v"].size, made("drag", policy)
+
+        def after(step: Mapping[str, Any], chosen: slice, samples: int | None) -> None:
+            v_new = np.full(n, -9.0)
+            views = {"regime": given["regime"][chosen], "v": given["v"][chosen]}
+            used = {**given, **views, "v_new": v_new[chosen]}
+            found = call(kernel, used, device, samples=samples)
+            v_new[chosen] = found["v_new"]
+            assert_near({"v_new": v_new}, vector, {"v_new": step["v_new_after"]})
+            assert found["dispatch0_mix"].tolist() == step["mix_after"]
+            given["dispatch0_mix"] = found["dispatch0_mix"]
+
+        after(whole, slice(None), None)
+        after(part, slice(3, 7), None)
+        after(first, slice(None), 2)
+
+    @pytest.mark.parametrize(("name", "policy", "reverse"), DERIVATIVE_CALLS)
+    def test_derivatives(self, name: str, policy: str, reverse: str, device: str) -> None:
         vector, kernel, wrt = VECTORS[name], DERIVATIVES[name], tuple(VECTORS[name]["wrt"])
         given = inputs_of(name)
-        found = call(derivative(kernel, wrt, *combination), given, device)
+        found = call(derivative(kernel, wrt, policy, reverse), given, device)
         assert_near(found, vector, vector["expect"])
         usual = call(derivative(kernel, wrt, "switch", ""), given, device)
-        assert_same(found, usual, " and ".join(combination))
+        assert_same(found, usual, f"{policy}, {reverse} and switch")
 
     @pytest.mark.parametrize("name", DERIVATIVES)
     def test_parameters_of_derivatives(self, name: str) -> None:
@@ -270,3 +380,17 @@ class OracleTests:
         made = derivative(DERIVATIVES[name], tuple(vector["wrt"]), "auto", "")
         named = {name for _, name in vector["vjp_arg_spec"] if not name.endswith("_mix")}
         assert {parameter.name for parameter in made.signature.parameters} == named
+
+    @pytest.mark.parametrize("policy", POLICIES)
+    def test_counters_of_derivatives(self, policy: str, device: str) -> None:
+        given = {**inputs_of("vjp-drag-v"), "dispatch0_mix": np.zeros(3, np.uint32)}
+        found = call(derivative("drag", ("v",), policy, ""), given, device)
+        assert found["dispatch0_mix"].tolist() == [2, 2, 2]
+
+    @pytest.mark.parametrize("kernel", IN_A_LOOP)
+    def test_a_dispatch_in_a_loop_cannot_be_segmented(self, kernel: str, device: str) -> None:
+        name = {"loop": "loop-fixed-class", "lpd": "vjp-loop"}[kernel]
+        given = {k: v for k, v in inputs_of(name).items() if not k.startswith("bar_")}
+        given.setdefault("y", np.zeros_like(given["v"]))
+        with pytest.raises(tn.KernelError, match=r"dispatch 'dispatch0'.*it is in a loop"):
+            call(made(kernel, "segmented"), given, device)
