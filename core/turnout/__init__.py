@@ -133,4 +133,4 @@ def _choose_policies(kernel: Kernel, executable: Executable) -> Any:
     return automatic(kernel, executable)
 
 
-Kernel.choose_policies = _choose_policies  # type: ignore[method-assign]
+Kernel.choose_policies = _choose_policies  # type: ignore

@@ -15,9 +15,7 @@ from itertools import groupby
 from . import ir
 from .errors import KernelError
 from .ir.transform import fresh_values, rename, with_regions
-
-POLICIES = ("switch", "predicated", "segmented", "auto")
-"""Every policy that a dispatch can declare."""
+from .lang import POLICIES as POLICIES
 
 
 def dispatch_groups(unit: ir.Unit) -> list[ir.Dispatch]:

@@ -198,7 +198,7 @@ class Automatic:
         is_pinned = self.kernel.device is not None
         count, place, name, operation = len(values), self._measured, context.name, self.operation
 
-        def entry(kernel: Kernel, *args: Any, **keywords: Any) -> Any:
+        def entry(*args: Any, **keywords: Any) -> Any:
             if (
                 len(args) == count
                 and not keywords
@@ -209,4 +209,4 @@ class Automatic:
                 return operation(*args)
             return fallback(*args, **keywords)
 
-        return entry
+        return staticmethod(entry)  # what stands in a class is not to become a method

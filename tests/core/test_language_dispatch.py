@@ -357,7 +357,6 @@ def test_an_unused_dispatch_disappears():
         ("tm.dispatch(c, [x, x], policy='fast')", "unknown policy 'fast'; allowed: switch, pred"),
         ("tm.dispatch(c, [x, x], 'fast')", "unknown policy 'fast'; allowed: switch, predicated"),
         ("tm.dispatch(c, [x, x], policy=None)", "policy must be a string, not NoneType None"),
-        ("tm.dispatch(c, [x, x], policy='segmented')", "policy 'segmented' is not available yet"),
         ("tm.dispatch(c, [x, x], name='a b')", "the name of a dispatch must be an identifier"),
         ("tm.dispatch(c, [x, x], name=3)", "name must be a string, not the number 3"),
         (

@@ -267,10 +267,10 @@ def test_an_unknown_policy_is_refused() -> None:
     assert POLICIES == ("switch", "predicated", "segmented", "auto")
 
 
-def test_segmented_is_refused_with_what_to_use_instead() -> None:
+def test_one_unit_cannot_be_segmented() -> None:
     with pytest.raises(KernelError) as caught:
         lower_dispatches(dispatching(gaussian, scaled(1.0), policy="segmented"))
     assert str(caught.value) == (
-        "kernel 'laws', dispatch 'law': policy 'segmented' is not available yet; "
-        "use 'switch', 'predicated' or 'auto'"
+        "kernel 'laws', dispatch 'law': policy 'segmented' takes more than one unit "
+        "(turnout.segmentation)"
     )

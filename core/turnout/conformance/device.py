@@ -29,16 +29,18 @@ class DeviceUnderTest:
     def __str__(self) -> str:
         return str(self.device)
 
-    def run(self, kernel: tn.Kernel, *arguments: Any) -> tuple[Array, ...]:
+    def run(self, kernel: tn.Kernel, *arguments: Any, **keywords: Any) -> tuple[Array, ...]:
         """Run a kernel in place.
 
         Arrays are moved to the device, and back into the given arrays where it has memory of its
         own. Returns the arrays that the kernel returned.
         """
         moved = [self.put(value) for value in arguments]
-        returned = kernel(*moved, device=str(self))
+        named = {name: self.put(value) for name, value in keywords.items()}
+        returned = kernel(*moved, **named, device=str(self))
         tn.sync(str(self))
-        for given, value in zip(arguments, moved, strict=True):
+        given_arrays = (*arguments, *keywords.values())
+        for given, value in zip(given_arrays, (*moved, *named.values()), strict=True):
             if value is not given and given.flags.writeable:
                 given[...] = tn.to_numpy(value)
         if returned is None:

@@ -204,7 +204,7 @@ def place_in_batch(x: Scalar) -> tuple[Scalar, Index, Index]:
 
 # ---- per-sample form: dispatch -----------------------------------------------------------------
 
-POLICIES = ("switch", "predicated", "auto")
+POLICIES = ("switch", "predicated", "segmented", "auto")
 
 
 def _dispatch_kernels(policy: str) -> dict[str, tn.Kernel]:
@@ -246,7 +246,9 @@ def _dispatch_kernels(policy: str) -> dict[str, tn.Kernel]:
             total = tm.dispatch(kind + k, [total + 1, total * 0.5, total - x], policy=policy)
         return total
 
-    kernels = (three_ways, narrow_class, nested_dispatch, guarded_access, dispatch_in_loop)
+    kernels = [three_ways, narrow_class, nested_dispatch, guarded_access]
+    if policy != "segmented":  # a class of each sample, of which a loop has several
+        kernels.append(dispatch_in_loop)
     return {kernel.__name__: kernel for kernel in kernels}
 
 
@@ -282,12 +284,19 @@ DISPATCH_KERNELS = {policy: _dispatch_kernels(policy) for policy in POLICIES}
 for _policy, _kernels in DISPATCH_KERNELS.items():
     for _name, _kernel in _kernels.items():
         for _width, _needs in ((np.float32, ()), (np.float64, ("f64",))):
+            if _policy == "segmented" and _needs:
+                continue  # many units, whose arithmetic is that of the other policies
             _case(
                 lambda r, n, make=_DISPATCH_PLANES[_name], t=_width: make(r, n, t),  # type: ignore[misc]
                 *_needs,
                 name=f"{_name}_{_policy}_f{_width().itemsize * 8}",
                 as_python=_name != "guarded_access",
             )(_kernel)
+
+
+@tn.kernel
+def grow(x: Mutable[Scalar]):
+    x = x * 2 + 1
 
 
 # ---- array form: control flow ------------------------------------------------------------------

@@ -136,9 +136,15 @@ def test_parameter_types(device: DeviceUnderTest) -> None:
 # ---- dispatch: the policy changes no bit -------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", kernels.DISPATCH_KERNELS["switch"])
-@pytest.mark.parametrize("policy", ["predicated", "auto"])
-def test_policies_give_the_same_bits(device: DeviceUnderTest, name: str, policy: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [
+        (policy, name)
+        for policy in ("predicated", "segmented", "auto")
+        for name in kernels.DISPATCH_KERNELS[policy]
+    ],
+)
+def test_policies_give_the_same_bits(device: DeviceUnderTest, policy: str, name: str) -> None:
     """For the exact branches of the shared kernels."""
     (case,) = [c for c in kernels.LANGUAGE_KERNELS if c.name == f"{name}_switch_f32"]
     arguments = case.arguments(1025)
@@ -146,6 +152,39 @@ def test_policies_give_the_same_bits(device: DeviceUnderTest, name: str, policy:
     other = outcome(device, kernels.DISPATCH_KERNELS[policy][name], arguments)
     for ours, theirs in zip(other, switch, strict=True):
         assert_same_bits(ours, theirs, f"{name}: {policy} against switch")
+
+
+@pytest.mark.parametrize("policy", kernels.POLICIES)
+def test_branches_are_counted(device: DeviceUnderTest, policy: str) -> None:
+    """Exactly, and added to what the counter holds."""
+    kernel = kernels.DISPATCH_KERNELS[policy]["three_ways"]
+    kind = np.random.default_rng(5).integers(-2, 5, 9000)
+    counter = np.array([1, 0, 0, 7], np.uint32)
+    device.run(kernel, kind, np.ones(kind.size, np.float32), dispatch0_mix=counter)
+    counts = np.bincount(np.clip(kind, 0, 2), minlength=3)
+    assert counter.tolist() == [counts[0] + 1, counts[1], counts[2], 7]
+
+
+def test_samples_that_change_their_class(device: DeviceUnderTest) -> None:
+    """Split by class they give what they give together, whatever has changed since last time."""
+    random = np.random.default_rng(6)
+    kind, x = random.integers(0, 3, 9000), random.normal(size=9000).astype(np.float32)
+    split, together = (
+        kernels.DISPATCH_KERNELS[policy]["three_ways"] for policy in ("segmented", "switch")
+    )
+    for changing in (0, 5, 100, 9000, 0):
+        kind[random.permutation(9000)[:changing]] += 1
+        for ours, theirs in zip(
+            outcome(device, split, (kind, x)), outcome(device, together, (kind, x)), strict=True
+        ):
+            assert_same_bits(ours, theirs, f"{changing} samples changed")
+
+
+def test_steps_of_one_call(device: DeviceUnderTest) -> None:
+    """Each step starts from what the one before has left."""
+    state = np.arange(5, dtype=np.float32)
+    device.run(kernels.grow, state, steps=3)
+    assert state.tolist() == [x * 8 + 7 for x in range(5)]
 
 
 UNARY_MATH = [name for name, row in OPERATIONS.items() if not row.is_exact and row.arity == 1]
@@ -173,7 +212,7 @@ def test_policies_give_the_same_bits_of_math(
     )
     expected = np.take_along_axis(alone, kind[None], axis=0)[0]
     functions = tuple(getattr(tn.math, name) for name in group)
-    for policy in ("switch", "predicated"):
+    for policy in ("switch", "predicated", "segmented"):
         kernel = kernels.math_dispatch(policy, functions)
         got = outcome(device, kernel, (kind, x))[-1]
         assert_same_bits(got, expected, f"{policy} of {group}", [kind, x])

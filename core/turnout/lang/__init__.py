@@ -12,6 +12,7 @@ from .annotations import (
     Vector,
     parse_signature,
 )
+from .calls import POLICIES
 from .frontend import (
     SAMPLES,
     KernelSource,
@@ -27,6 +28,7 @@ from .source import FunctionSource, parse_function, read_lines
 from .values import Weak
 
 __all__ = [
+    "POLICIES",
     "SAMPLES",
     "FreeNames",
     "Func",
