@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from turnout.cfamily.operations import Helpers
+from turnout.cfamily.renderer import update_function
+from turnout.plugin import cfamily, ir
 from turnout_cuda_emulated import machine
 
 pytestmark = pytest.mark.skipif(machine.compiler() is None, reason="there is no C++ compiler")
@@ -104,6 +107,28 @@ def test_returned_values_of_atomics() -> None:
     run(SLOTS, "slots", (16, 256), "PP", *addresses(total, order))
     assert total[0] == 4096
     assert sorted(order.tolist()) == list(range(4096))
+
+
+@pytest.mark.parametrize("dtype", [ir.f32, ir.f64, ir.i32, ir.i64, ir.u64, ir.i16, ir.u16])
+def test_65536_updates_with_exact_returns(dtype: ir.DType) -> None:
+    """M5: the value before each update of our own functions is a slot of its own."""
+    most = min(65_536, dtype.maximum) if dtype.is_integer else 65_536
+    helpers = Helpers(cfamily.CUDA_CPP)
+    update = update_function(helpers, "add", dtype)
+    text = "\n".join(
+        [
+            cfamily.CUDA_CPP.prelude,
+            *helpers.definitions.values(),
+            'extern "C" __global__ void k(u8 *total, int *slots, int n) {',
+            "  int i = blockIdx.x * blockDim.x + threadIdx.x;",
+            f"  if (i < n) slots[(int){update}(total, ({dtype})1)] += 1;",
+            "}",
+        ]
+    )
+    total, slots = np.zeros(4, dtype), np.zeros(most, np.int32)
+    run(text, "k", (256, 256), "PPi", *addresses(total, slots), most)
+    assert total.tolist() == [most, 0, 0, 0]
+    assert (slots == 1).all()
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,25 @@ def test_devices_describe_themselves() -> None:
 # ---- numbers -------------------------------------------------------------------------------------
 
 
+def test_a_unit_without_parameters() -> None:
+    """Its structure has room for 8 bytes, which have to be given."""
+
+    @tn.kernel
+    def nothing() -> None:
+        for i in tn.parallel(range(1000)):
+            j = i * 2
+
+    for options in ({}, {"debug": True}):
+        unit = unit_of(nothing)
+        launcher = backend("opencl").hook.turnout_launch(
+            binary=compiled(unit, **options), device=device(), unit=unit
+        )
+        launcher((), 1000)
+        launcher((), 0)
+    nothing(device="opencl")
+    tn.sync("opencl")
+
+
 def test_65536_updates_with_exact_returns(put: Put) -> None:
     """M5: the value before each update is a slot of its own, for floats of both widths and int."""
     n = 65_536
