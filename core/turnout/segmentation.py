@@ -487,6 +487,8 @@ def counting_units(unit: ir.Unit, groups: Mapping[str, str]) -> tuple[ir.Unit, .
         One per dispatch in the order of `groups`, called ``<unit>__mix<i>``. Parameters: those of
         `unit` that it needs, the counter.
     """
+    # The class of one dispatch may take the value of another one.
+    unit = replace(unit, body=_with_switches(unit.body, {d.name for d in dispatch_groups(unit)}))
     dispatches = {dispatch.name: dispatch for dispatch in dispatch_groups(unit)}
     return tuple(
         _counting_unit(unit, f"{unit.name}__mix{number}", dispatches[group], array)

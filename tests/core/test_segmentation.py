@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,30 +44,29 @@ Run = Callable[[ir.Unit, Mapping[str, Any]], None]
 @pytest.fixture(params=["reference", "cpu"])
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs a unit on a backend; arguments are given by name."""
-    if request.param == "cpu":
-        pytest.importorskip("turnout_cpu")
-    launch = reference.turnout_launch if request.param == "reference" else _compiled
-    return lambda unit, arguments: _run(unit, arguments, launch)
+    launch = reference.turnout_launch if request.param == "reference" else _compiled()
+
+    def run(unit: ir.Unit, arguments: Mapping[str, Any]) -> None:
+        unit = lower_dispatches(unit)
+        ir.verify(unit)
+        args = tuple(arguments[parameter.name] for parameter in unit.parameters)
+        launch(unit)(args, position_count(unit)(args))
+
+    return run
 
 
-def run_on_reference(unit: ir.Unit, arguments: Mapping[str, Any]) -> None:
-    _run(unit, arguments, reference.turnout_launch)
-
-
-def _run(unit: ir.Unit, arguments: Mapping[str, Any], launch: Callable[[ir.Unit], Any]) -> None:
-    unit = lower_dispatches(unit)
-    ir.verify(unit)
-    args = tuple(arguments[parameter.name] for parameter in unit.parameters)
-    launch(unit)(args, position_count(unit)(args))
-
-
-@cache
-def _compiled(unit: ir.Unit) -> Any:
-    import turnout_cpu
+def _compiled() -> Callable[[ir.Unit], Any]:
+    turnout_cpu = pytest.importorskip("turnout_cpu")
     from turnout.plugin import Options
 
     target = turnout_cpu.turnout_devices()[0].target
-    return turnout_cpu.turnout_launch(turnout_cpu.turnout_compile(unit, target, Options()), unit)
+
+    def launch(unit: ir.Unit) -> Any:
+        return turnout_cpu.turnout_launch(
+            turnout_cpu.turnout_compile(unit, target, Options()), unit
+        )
+
+    return launch
 
 
 def unit_of(kernel: Any) -> ir.Unit:
@@ -286,7 +284,7 @@ def test_classes_are_clamped_on_the_full_integer(run: Run, selector: DType, arms
     unit = selecting(selector, arms)
     values = [selector.minimum, 0, 1, 2, 3, 62, 63, 64, 126, 127, selector.maximum]
     arguments = {"k": np.array(values, selector), "out": np.zeros(len(values))}
-    segmentation = split(unit, ["dispatch0"], NAMES)
+    segmentation = assert_split_equals_switch(run, unit, ["dispatch0"], arguments, len(values))
     expected = np.clip(np.array(values, object), 0, arms - 1)
     assert classes_of(run, segmentation, arguments, len(values)).tolist() == expected.tolist()
     assert (
@@ -296,10 +294,10 @@ def test_classes_are_clamped_on_the_full_integer(run: Run, selector: DType, arms
 
 
 def test_a_narrow_selector_does_not_reach_the_last_classes(run: Run) -> None:
-    unit = selecting(i8, 64)
+    unit = selecting(i8, 60)
     arguments = {"k": np.array([-128, 127], np.int8), "out": np.zeros(2)}
-    segmentation = split(unit, ["dispatch0"], NAMES)
-    assert classes_of(run, segmentation, arguments, 2).tolist() == [0, 63]
+    segmentation = assert_split_equals_switch(run, unit, ["dispatch0"], arguments, 2)
+    assert classes_of(run, segmentation, arguments, 2).tolist() == [0, 59]
 
 
 @pytest.mark.parametrize("groups", [["outer"], ["inner"], ["inner", "outer"]])
@@ -408,7 +406,12 @@ def splittable(unit: ir.Unit) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_random_units(seed: int) -> None:
-    run = run_on_reference
+    def run(unit: ir.Unit, arguments: Mapping[str, Any]) -> None:
+        unit = lower_dispatches(unit)
+        ir.verify(unit)
+        args = tuple(arguments[parameter.name] for parameter in unit.parameters)
+        reference.turnout_launch(unit)(args, position_count(unit)(args))
+
     unit = random_unit(seed)
     groups = splittable(unit)
     arguments = dict(zip(["x", "k", "t", "out"], random_arguments(seed, 50), strict=True))
