@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .perf import PerformanceDispatcher, perf_dispatch
     from .racing import race
     from .resolve import resolve_dispatch
+    from .segmented_units import dispatch_units
 
 __all__ = [
     "BackendError",
@@ -81,6 +82,7 @@ __all__ = [
     "backends",
     "bool_",
     "devices",
+    "dispatch_units",
     "f32",
     "f64",
     "func",
@@ -113,6 +115,7 @@ _MODULES = {
     "PerformanceDispatcher": "perf",
     "perf_dispatch": "perf",
     "race": "racing",
+    "dispatch_units": "segmented_units",
     "resolve_dispatch": "resolve",
     "vjp": "derive",
 }
