@@ -50,6 +50,7 @@ from .threads import num_threads, set_num_threads
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .costs import dispatch_costs
     from .derive import vjp
     from .perf import PerformanceDispatcher, perf_dispatch
     from .racing import race
@@ -80,6 +81,7 @@ __all__ = [
     "backends",
     "bool_",
     "devices",
+    "dispatch_costs",
     "f32",
     "f64",
     "func",
@@ -116,6 +118,10 @@ def __getattr__(name: str) -> object:
         from .racing import race
 
         return race
+    if name == "dispatch_costs":
+        from .costs import dispatch_costs
+
+        return dispatch_costs
     if name == "vjp":
         from .derive import vjp
 
