@@ -50,6 +50,7 @@ from .threads import num_threads, set_num_threads
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .costs import dispatch_costs
     from .derive import vjp
     from .perf import PerformanceDispatcher, perf_dispatch
     from .racing import race
@@ -82,6 +83,7 @@ __all__ = [
     "backends",
     "bool_",
     "devices",
+    "dispatch_costs",
     "dispatch_units",
     "f32",
     "f64",
@@ -115,6 +117,7 @@ _MODULES = {
     "PerformanceDispatcher": "perf",
     "perf_dispatch": "perf",
     "race": "racing",
+    "dispatch_costs": "costs",
     "dispatch_units": "segmented_units",
     "resolve_dispatch": "resolve",
     "vjp": "derive",
