@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from turnout.selectors import dispatch_entries
+
 from .harness import BACKENDS
-from .oracle import OracleTests
+from .oracle import VECTORS, OracleTests, made
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -17,3 +19,28 @@ def device(request: Any) -> Any:
 
 class TestOracle(OracleTests):
     pass
+
+
+SIDECARS = dict(
+    zip(
+        (
+            *("drag", "dbs", "puni", "fsel", "two", "nested", "osc"),
+            *("chosen_by_speed", "in_place", "assigned_before", "looked_up"),
+        ),
+        VECTORS["static-selector-table"]["cases"],
+        strict=True,
+    )
+)
+
+
+@pytest.mark.parametrize("kernel", SIDECARS)
+def test_sidecar(kernel: str) -> None:
+    expected = SIDECARS[kernel]["entries"]
+    if kernel == "two":
+        # Groups are numbered in the order of the source here, not in that of the outputs.
+        expected = [{**e, "name": f"dispatch{i}"} for i, e in enumerate(reversed(expected))]
+    (policy,) = {entry["policy"] for entry in expected}
+    entries = dispatch_entries(made(kernel, policy))
+    assert [{key: entry[key] for key in expected[0]} for entry in entries] == expected
+    counters = [f"{entry['name']}_mix" for entry in expected if policy == "auto"]
+    assert [entry["mix"] for entry in entries if "mix" in entry] == counters
