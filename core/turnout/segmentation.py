@@ -488,7 +488,8 @@ def counting_units(unit: ir.Unit, groups: Mapping[str, str]) -> tuple[ir.Unit, .
     -------
     tuple of Unit
         One per dispatch in the order of `groups`, called ``<unit>__mix<i>``. Parameters: those of
-        `unit` that it needs, the counter.
+        `unit` that it needs, the counter. Segmented dispatches that a class depends on are
+        switches in them.
 
     Raises
     ------
@@ -502,8 +503,10 @@ def counting_units(unit: ir.Unit, groups: Mapping[str, str]) -> tuple[ir.Unit, .
                 f"kernel {unit.name!r}, dispatch {name!r}: its classes cannot be counted before "
                 f"the run, because {problem}"
             )
+    segmented = [d.name for d in dispatch_groups(unit) if d.policy == "segmented"]
+    switched = replace(unit, body=_with_switches(unit.body, segmented))
     return tuple(
-        _counting_unit(unit, f"{unit.name}__mix{number}", dispatches[group], array)
+        _counting_unit(switched, f"{unit.name}__mix{number}", dispatches[group], array)
         for number, (group, array) in enumerate(groups.items())
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -570,6 +571,29 @@ def test_what_is_not_reached_is_not_counted(run: Run) -> None:
     for name, array in plain.items():
         assert bits(after[name]) == bits(array)
     assert [u.name for u in counting_units(unit, names)] == ["state__mix0", "state__mix1"]
+
+
+def test_a_class_that_depends_on_a_segmented_dispatch_is_counted(run: Run) -> None:
+    @tn.kernel
+    def chained(k: Index, v: Scalar, out: Mutable[Scalar]):
+        inner = tm.dispatch(k, [k + 2, k - 1, k - 2], name="first")
+        out = tm.dispatch(inner, [v, -v, 1.0], policy="auto", name="second")
+
+    def declared(statement: ir.Statement) -> ir.Statement:
+        is_first = isinstance(statement, ir.Dispatch) and statement.name == "first"
+        return replace(statement, policy="segmented") if is_first else statement
+
+    unit = unit_of(chained)
+    body = replace(unit.body, body=tuple(map(declared, unit.body.body)))
+    unit = replace(unit, body=body)
+
+    k = np.array([-9, -2, -1, 0, 1, 2, 3, 4, 2, 3])
+    arguments = {"k": k, "v": np.ones(10), "out": np.zeros(10), "samples": 10}
+    inner = np.choose(np.clip(k, 0, 2), [k + 2, k - 1, k - 2])
+    expected = np.bincount(np.clip(inner, 0, 2), minlength=3).tolist()
+    assert mix_of(run, unit, "second", arguments, 3) == expected
+    assert_split_equals_switch(run, unit, ["first", "second"], arguments, 10)
+    assert_split_equals_switch(run, unit, ["first"], arguments, 10)
 
 
 def test_counters_count_every_trip_of_a_loop(run: Run) -> None:
