@@ -406,15 +406,18 @@ class _Counts:
         carried = {v for loop in loops for region in loop.regions for v in region.parameters}
         selected = self._graph.reached([dispatch.selector], carried)
         shared = {self._first[node] for node in selected if node in self._first}
+        reached = [self._graph.reached(arm.yields, selected | carried) for arm in dispatch.arms]
+        needed = [
+            {node for node in nodes if self._first.get(node, node) not in shared}
+            for nodes in reached
+        ]
+        chains: _Chains = {}
+        self._follow(self._unit.body.body, chains, chains, set().union(*needed))
         stores = self._stores(dispatch)
-        for arm in dispatch.arms:
-            reached = self._graph.reached(arm.yields, selected | carried)
-            needed = {node for node in reached if self._first.get(node, node) not in shared}
-            total, loads, gathers = self._total(needed, loops)
-            chains: _Chains = {}
-            self._follow(self._unit.body.body, chains, chains, needed)
+        for arm, nodes in zip(dispatch.arms, needed, strict=True):
+            total, loads, gathers = self._total(nodes, loops)
             chain = _longest(chains[value] for value in arm.yields if value in chains)
-            held_bytes = sum(self._local_bytes.get(node, 0) for node in needed)
+            held_bytes = sum(self._local_bytes.get(node, 0) for node in nodes)
             yield BranchCost(*total, loads, gathers, *chain, False, stores, held_bytes)
 
     # -- the unit --------------------------------------------------------------------------------

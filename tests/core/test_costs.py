@@ -372,7 +372,6 @@ def test_loops_that_run_in_order_are_not_vectorised():
 
 @pytest.mark.usefixtures("needs_cpu")
 def test_branches_that_check_indices_are_not_vectorised():
-    assert vectorised(table, None) == (True, [True] * 4)
     checked = tn.kernel(table.__wrapped__, debug=True)
     assert vectorised(checked, None) == (False, [False, True, True, True])
 

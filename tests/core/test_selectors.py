@@ -329,6 +329,21 @@ def test_arrays_are_lookups_in_the_array_form():
     assert reads(select) == (True, [["lookup", "c"]])
 
     @tn.kernel
+    def from_the_second_on(c: NDArray[i64, 1], x: NDArray[f64, 1], y: NDArray[f64, 1]) -> None:
+        for i in range(1, x.shape[0], 2):
+            y[i] = tm.dispatch(c[i], [x[i], -x[i]])
+
+    assert reads(from_the_second_on) == (True, [["lookup", "c"]])
+
+    @tn.kernel
+    def elsewhere(c: NDArray[i64, 1], x: NDArray[f64, 1], y: NDArray[f64, 1], shift: i64) -> None:
+        for i in range(x.shape[0]):
+            y[i] = tm.dispatch(c[i + shift], [x[i], -x[i]])
+
+    inputs = [["index", "iteration_index"], ["lookup", "c"], ["uniform", "shift"]]
+    assert reads(elsewhere) == (True, inputs)
+
+    @tn.kernel
     def rewritten(c: NDArray[i64, 1], x: NDArray[f64, 1], y: NDArray[f64, 1]) -> None:
         for i in range(x.shape[0]):
             y[i] = tm.dispatch(c[i], [x[i], -x[i]])
