@@ -1,6 +1,7 @@
 """What a launch on an OpenCL device costs beside the same launch written by hand with pyopencl.
 
-Both end with waiting for the queue, because otherwise it would fill up. The kernel is the same; the
+All end with waiting for the queue, because otherwise it would fill up: after each launch, and after
+a hundred of them, which shows what a launch costs the caller. The kernel is the same; the
 hand-written one takes pointers and the number of elements.
 """
 
@@ -20,7 +21,9 @@ from .compare import EXACT, Arrays, Contender, Row, Target, compare
 from .measure import Budget
 
 GROUP = "opencl"
-SIZES = (64, 100_000)
+CASES = ((1, 64), (1, 100_000), (100, 64))
+"""Launches before a wait, and elements."""
+
 PEER = "pyopencl"
 GROUP_SIZE = 128
 
@@ -55,11 +58,11 @@ def measure(budget: Budget) -> Iterator[list[Row]]:
         why = "not installed: python -m pip install turnout-opencl" if status is None else ""
         yield [Row(GROUP, "a launch", None, "turnout", problem=why or status.reason)]
         return
-    for size in SIZES:
-        yield _compare(size, budget)
+    for launches, size in CASES:
+        yield _compare(launches, size, budget)
 
 
-def _compare(size: int, budget: Budget) -> list[Row]:
+def _compare(launches: int, size: int, budget: Budget) -> list[Row]:
     import pyopencl as cl
 
     random = np.random.default_rng(SEED)
@@ -78,15 +81,16 @@ def _compare(size: int, budget: Budget) -> list[Row]:
         "buffers_rest": (y.base_data, out.base_data),
     }  # fmt: skip
     statements = {
-        "turnout": "combine(x, factor, y, out); queue.finish()",
+        "turnout": "combine(x, factor, y, out)",
         PEER: "set_args(*buffers_first, single(factor), *buffers_rest, size); "
-        "enqueue(queue, kernel, whole, group); queue.finish()",
+        "enqueue(queue, kernel, whole, group)",
     }
-    contenders = [
-        Contender(name, statement, names, _results(statement, names), EXACT)
-        for name, statement in statements.items()
-    ]
-    title = (GROUP, "a launch", size)
+    contenders = []
+    for name, launch in statements.items():
+        repeated = launch if launches == 1 else f"for _ in range({launches}): {launch}"
+        statement = f"{repeated}\nqueue.finish()"
+        contenders.append(Contender(name, statement, names, _results(statement, names), EXACT))
+    title = (GROUP, "a launch" if launches == 1 else f"{launches} launches", size)
     expected = (a * np.float32(factor) + b,)
     # The work is done by threads of the driver, so the time of this one would tell little.
     return compare(title, contenders, expected, budget, TARGETS, clock=perf_counter_ns)

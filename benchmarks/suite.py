@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from . import dispatch, drag, kernels, launch, opencl, ready
+from . import dispatch, drag, kernels, launch, opencl, policies, ready
 from .compare import Row, Target, Verdict, geometric_mean
 from .measure import Budget
 
@@ -47,6 +47,7 @@ GROUPS: dict[str, Group] = {
     launch.GROUP: launch.measure,
     ready.GROUP: ready.measure,
     dispatch.GROUP: dispatch.measure,
+    policies.GROUP: policies.measure,
     KERNELS: measure_kernels,
     opencl.GROUP: opencl.measure,
 }

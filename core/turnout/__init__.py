@@ -50,10 +50,12 @@ from .threads import num_threads, set_num_threads
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .costs import dispatch_costs
     from .derive import vjp
     from .perf import PerformanceDispatcher, perf_dispatch
     from .racing import race
     from .resolve import resolve_dispatch
+    from .segmented_units import dispatch_units
 
 __all__ = [
     "BackendError",
@@ -81,6 +83,8 @@ __all__ = [
     "backends",
     "bool_",
     "devices",
+    "dispatch_costs",
+    "dispatch_units",
     "f32",
     "f64",
     "func",
@@ -113,6 +117,8 @@ _MODULES = {
     "PerformanceDispatcher": "perf",
     "perf_dispatch": "perf",
     "race": "racing",
+    "dispatch_costs": "costs",
+    "dispatch_units": "segmented_units",
     "resolve_dispatch": "resolve",
     "vjp": "derive",
 }

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,9 @@ FAR_AWAY = 9.0  # a coordinate outside of the unit sphere, so far that nothing i
 RELATIVE_TOLERANCE = 1e-9
 REFERENCE_LIMIT = 100
 """The reference backend interprets kernels; above this many airports nobody would wait for it."""
+PATIENCE_NS = 500_000_000
+TOO_SLOW = f"one call takes more than {PATIENCE_NS / 1e9:g} s"
+"""Why a variant on another device is not raced: each would be called a dozen times."""
 
 Array = np.ndarray[Any, Any]
 
@@ -324,7 +328,7 @@ def variants() -> list[Variant]:
             found.append(
                 Variant(
                     function.__name__ + suffix,
-                    function if runs_as_it_is else on_device(function, device),
+                    function if runs_as_it_is else on_device(function, str(device)),
                     str(device),
                     _restriction(device),
                     is_extra,
@@ -333,8 +337,11 @@ def variants() -> list[Variant]:
     return found
 
 
-def on_device(function: Callable[..., Any], device: Device) -> Callable[..., None]:
-    """`function` on a device, with the copies of arrays there and back."""
+def on_device(function: Callable[..., Any], device: str) -> Callable[..., None]:
+    """`function` on a device, with the copies of arrays there and back.
+
+    The device is text, so that later processes recognise the implementation.
+    """
 
     def pinned(latitude: Array, longitude: Array, nearest: Array, distance_km: Array) -> None:
         with use(device):
@@ -497,6 +504,7 @@ class Demo:
         self.variants = variants()
         self.left_out: dict[str, str] = {}
         self._timed_calls = timed_calls
+        self._too_slow: set[tuple[str, int]] = set()
 
     @property
     def total_work(self) -> int:
@@ -533,13 +541,20 @@ class Demo:
         if variant.name in self.left_out or variant.refusal(arguments):
             return
         try:
+            if count == self.counts[0]:  # compiles, which is not to be timed
+                variant.function(*self.airports.arguments(2))
+            begin_ns = perf_counter_ns()
             variant.function(*arguments)
+            elapsed_ns = perf_counter_ns() - begin_ns
         except TurnoutError as error:
             if not variant.is_extra:
                 raise
             self.left_out[variant.name] = str(error)
             return
         self.advance(count * count)
+        if variant.is_extra and elapsed_ns > PATIENCE_NS:
+            self._too_slow.add((variant.name, count))
+            self.advance((self.warm_up_calls + self._timed_calls) * count * count)
         problem = disagreement(arguments, expected)
         if problem:
             raise WrongResultError(
@@ -565,10 +580,24 @@ class Demo:
 
         for variant in self.variants:
             register = nearest_neighbours.register(
-                name=variant.name, is_compatible=variant.is_compatible
+                name=variant.name, is_compatible=self._compatibility(variant)
             )
             register(variant.function)
         return nearest_neighbours
+
+    def _compatibility(self, variant: Variant) -> Callable[..., object] | None:
+        """What `verify` learned of a variant besides what it says itself."""
+        if not variant.is_extra:
+            return variant.is_compatible
+
+        def is_compatible(
+            latitude: Array, longitude: Array, nearest: Array, distance_km: Array
+        ) -> object:
+            refusal = variant.refusal((latitude, longitude, nearest, distance_km))
+            is_too_slow = (variant.name, latitude.shape[0]) in self._too_slow
+            return refusal or (TOO_SLOW if is_too_slow else True)
+
+        return is_compatible
 
     def race(self) -> list[Race]:
         """Call the operation until each geometry is decided; one result per geometry."""
@@ -577,16 +606,23 @@ class Demo:
 
     def _race(self, operation: PerformanceDispatcher[..., None], count: int) -> Race:
         arguments = self.airports.arguments(count)
-        decision = None
-        while decision is None or decision.chosen is None:
+        explained, is_decided = operation.explain(*arguments), False
+        while not is_decided:
+            before = explained.implementations
             operation(*arguments)
-            self.advance(count * count)
-            decision = operation.decision(*arguments)
+            explained = operation.explain(*arguments)
+            # A choice may rest on what earlier processes measured, while others are to be tried.
+            has_tried = explained.implementations != before
+            is_decided = explained.chosen is not None and not has_tried
+            if has_tried:
+                self.advance(count * count)
+        decision = operation.decision(*arguments)
+        assert decision is not None  # as after every call
         devices = {variant.name: variant.device for variant in self.variants}
         # Not the variants alone: installed packages may have added implementations.
         measured = tuple(
             _measured(each, decision, devices.get(each.name, ""))
-            for each in operation.explain(*arguments).implementations
+            for each in explained.implementations
         )
         return Race(count, str(decision.chosen), decision.reason, measured)
 

@@ -16,7 +16,7 @@ from .diff import Request, reverse_unit
 from .digests import sha256
 from .errors import KernelError
 from .ir.transform import fresh_values
-from .kernel import Kernel, lowered_for_some_types
+from .kernel import Kernel
 from .lang import (
     KernelSource,
     LoweredKernel,
@@ -28,6 +28,7 @@ from .lang import (
 from .lower import POLICIES, dispatch_groups
 from .pickling import MADE_KEPT, Definition, named
 from .records import record
+from .selectors import possible_lowering
 
 
 def vjp(
@@ -113,7 +114,7 @@ class _Primal:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.name = kernel.__name__
-        self.types, lowered = lowered_for_some_types(kernel, "vjp")
+        self.types, lowered = possible_lowering(kernel)
         unit = _only_unit(kernel, lowered)
         arrays = unit.arrays
         specs = kernel.signature.parameters

@@ -71,6 +71,12 @@ class Device:
     target: Target
     memory_bytes: int = 0
     """Size of its memory; 0 where unknown."""
+    profiles: Mapping[str, Target] = field(default_factory=dict, compare=False, repr=False)
+    """Optional: other targets of this hardware, to which `turnout.dispatch_costs` compares.
+
+    ``"native"`` is the same processor without vector routines for math functions, ``"portable"``
+    what every processor of its kind runs. Nothing is run that was compiled for them.
+    """
 
     def __str__(self) -> str:
         return f"{self.target.backend}:{self.index}"
@@ -89,7 +95,9 @@ class Options:
     keep_text : bool
         Keep what people read in `turnout show` in `Binary.metadata`: the text of every stage under
         ``"text:<stage>"`` (``"text:assembly"``), and what became of the loop at a source line under
-        ``"loop:<line>"``. Never set for code that is only run.
+        ``"loop:<line>"``, of the innermost loop over the iteration space under ``"loop:space"``;
+        for a loop that runs several iterations in one vector the words contain how many, as
+        ``"8 lanes"``. Never set for code that is only run.
     """
 
     level: int = 3

@@ -10,7 +10,6 @@ cache (`turnout.compilation`). The executable checks shapes, writability and ove
 from __future__ import annotations
 
 import inspect
-import itertools
 import os
 import threading
 import warnings
@@ -57,7 +56,6 @@ from .lang import (
     ParameterSpec,
     Returned,
     Signature,
-    Weak,
     lower_kernel,
     parse_function,
     parse_signature,
@@ -232,6 +230,51 @@ class Kernel:
                 self.__class__ = type(shared.__name__, (shared,), names)
             self._entries.append(entry)
             type(self).__call__ = entry  # type: ignore[method-assign]
+
+    def dispatch_entries(self) -> list[dict[str, Any]]:
+        """Describe the dispatches: what a sidecar of the kernel lists.
+
+        Returns
+        -------
+        list of dict
+            One per dispatch in the order of the source, with the keys ``name``, ``K``, ``policy``,
+            ``static_selector``, ``selector_reads`` and, for ``"auto"``, ``mix``; see
+            `turnout.selectors.dispatch_entries`.
+        """
+        from .selectors import dispatch_entries
+
+        return dispatch_entries(self)
+
+    def explain(self, *args: Any, **keywords: Any) -> Any:
+        """Explain which policies calls with these arguments run by, and why; runs nothing.
+
+        Parameters
+        ----------
+        *args, **keywords
+            The same arguments as in a call.
+
+        Returns
+        -------
+        Explanation
+            As of an operation of `perf_dispatch`: its implementations are the policies.
+
+        Raises
+        ------
+        KernelError
+            Where every policy is declared, or only one is possible on the device.
+        """
+        values = as_arguments(self.__name__, self.signature.parameters, self._bind(args, keywords))
+        context = resolve(values, self.device, self)
+        key = (context, *type_key(values))
+        executable = self._executables.get(key) or self._make(context, key, values, None, ())
+        if isinstance(executable, Executable):
+            raise KernelError(
+                f"kernel {self.__name__} has nothing to choose on {context.name}: no dispatch is "
+                'declared with policy="auto"'
+                if not executable.has_open_dispatches
+                else f"kernel {self.__name__} runs its dispatches as 'switch' on {context.name}"
+            )
+        return executable.explain(values)
 
     @cached_property
     def source(self) -> KernelSource:
@@ -790,33 +833,6 @@ def _overlap_pairs(runs: Sequence[ir.Run], places: dict[str, int]) -> dict[tuple
                     pair = (places[first], places[second])
                     pairs[pair] = may_coincide and pairs.get(pair, True)
     return pairs
-
-
-def lowered_for_some_types(kernel: Kernel, purpose: str) -> tuple[Types, LoweredKernel]:
-    """The kernel for types of a possible call: the first ones that it can be compiled for."""
-    types = kernel.default_types()
-    is_open = [name for name, dtype in types.items() if dtype == "float"][:_OPEN_NUMBERS]
-    first_error = None
-    # Numbers may be what only integers can be, a length for example.
-    kinds = itertools.product(_WEAK, repeat=len(is_open))
-    for chosen, width in itertools.product(kinds, (ir.f64, ir.f32)):
-        tried = {**kernel.default_types(width), **dict(zip(is_open, chosen, strict=True))}
-        try:
-            return tried, kernel.lower_unresolved(tried)
-        except KernelError as error:
-            first_error = first_error or error
-    assert first_error is not None
-    if is_open:
-        first_error.add_note(
-            f"{purpose} compiles {kernel.__name__} before its first call, with a Python float or "
-            f"int for {', '.join(is_open)}; where it takes another number, say so, as in Param[u16]"
-        )
-    raise first_error
-
-
-_WEAK: tuple[Weak, ...] = ("float", "int")
-_OPEN_NUMBERS = 6
-"""Of how many numbers all combinations of types are tried."""
 
 
 @overload

@@ -20,6 +20,7 @@ from . import ir
 from .backends import active_name
 from .discovery import CORE
 from .errors import ConfigurationError, KernelError
+from .explain import Explanation
 from .implementations import forced_implementations
 from .kernel import Executable, Kernel
 from .lower import dispatch_groups, segmented_groups, with_policies
@@ -158,7 +159,7 @@ class Automatic:
         prototype.__name__ = f"{kernel.__name__}.{name}"
         prototype.__qualname__ = f"{kernel.__qualname__}.{name}"
         prototype.__module__ = kernel.__module__
-        operation = perf_dispatch(get_geometry_hash=geometry)(prototype)
+        operation = perf_dispatch(get_geometry_hash=geometry, active="auto")(prototype)
         self._forms: dict[str, Kernel] = {}
         self._shortcuts: dict[int, _Shortcut] = {}
         device = self.executable.context.name
@@ -191,9 +192,18 @@ class Automatic:
         is_plain = samples is None and steps == self.kernel.steps and not counters
         if not is_plain or math.prod(values[self._measured].shape) < SMALLEST_MEASURED:
             return self.executable(values, samples, steps, counters)
+        args, keywords = self._as_given(values)
+        return self.operation(*args, **keywords)
+
+    def explain(self, values: Sequence[Any]) -> Explanation:
+        """What is known about calls like one with these values."""
+        args, keywords = self._as_given(values)
+        return self.operation.explain(*args, **keywords)
+
+    def _as_given(self, values: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         by_position = len(values) - len(self._keywords)
         keywords = dict(zip(self._keywords, values[by_position:], strict=True))
-        return self.operation(*values[:by_position], **keywords)
+        return values[:by_position], keywords
 
     def native_entry(
         self, values: Sequence[Any], fallback: Callable[..., Any]

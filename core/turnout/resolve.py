@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 from . import ir
 from .errors import KernelError
-from .kernel import Kernel, lowered_for_some_types
-from .lower import POLICIES, dispatch_groups
+from .kernel import Kernel
+from .lower import POLICIES, dispatch_groups, segmented_groups, with_policies
+from .segmentation import ExtraNames, split
+from .selectors import possible_lowering
 
 RESOLUTIONS = tuple(policy for policy in POLICIES if policy != "auto")
 
@@ -54,10 +56,13 @@ def resolve_dispatch(kernel: Kernel, policies: Mapping[str, str]) -> Kernel:
             "resolve_dispatch(policies): give a dictionary of policies by dispatch group, such as "
             f"{{'dispatch0': 'switch'}}, not {type(policies).__name__}"
         )
-    _, lowered = lowered_for_some_types(kernel, "resolve_dispatch")
+    _, lowered = possible_lowering(kernel)
     groups = {group.name: group for run in lowered.plan.runs for group in dispatch_groups(run.unit)}
     for name, policy in policies.items():
         _check(kernel, groups, name, policy)
+    for run in with_policies(lowered.plan, policies).runs:
+        # What cannot be split is refused here, where the choice is made, and not at a call.
+        split(run.unit, segmented_groups(run.unit), ExtraNames.without(run.unit.arrays))
     return kernel._varied(chosen_policies={**kernel.chosen_policies, **policies})
 
 

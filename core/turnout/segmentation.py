@@ -154,15 +154,15 @@ def split(unit: ir.Unit, groups: Iterable[str], names: ExtraNames) -> Segmentati
         _choose_arms(unit.body.body, choice, body, values)
         branch = replace(unit, body=replace(unit.body, body=rename(body, values)))
         name = f"{unit.name}__k{number}"
-        branches.append(_over_a_list(branch, name, names))
-        guarded.append(_over_a_list(branch, name, names, number))
+        branches.append(over_a_list(branch, name, names))
+        guarded.append(over_a_list(branch, name, names, number))
     return Segmentation(
         found,
         sizes,
         _classifier(switched, found, sizes, names.classes),
         tuple(branches),
         tuple(guarded),
-        _over_a_list(switched, f"{unit.name}__listed", names),
+        over_a_list(switched, f"{unit.name}__listed", names),
     )
 
 
@@ -231,7 +231,7 @@ def _choose_arms(
         chosen.append(with_regions(statement, regions))
 
 
-def _over_a_list(unit: ir.Unit, name: str, names: ExtraNames, guard: int | None = None) -> ir.Unit:
+def over_a_list(unit: ir.Unit, name: str, names: ExtraNames, guard: int | None = None) -> ir.Unit:
     """Run a unit over listed positions; with `guard` only those whose class is that now."""
     fresh = fresh_values(unit)
     start, count, place = fresh(i64), fresh(i64), fresh(i64)

@@ -217,7 +217,7 @@ class Dependences:
             if node not in seen:
                 seen.add(node)
                 found.add(node)
-                waiting += self.sources[node]
+                waiting += self.sources.get(node, ())
         return found
 
     def reads(self, nodes: Iterable[Node]) -> list[Read]:

@@ -252,6 +252,39 @@ def test_the_reference_takes_part_while_it_is_small(monkeypatch: pytest.MonkeyPa
     assert "(the reference interprets kernels: up to 30 airports only)" in text
 
 
+def test_a_variant_that_nobody_would_wait_for_is_not_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the active device it is, however slow."""
+    monkeypatch.setattr(demo, "PATIENCE_NS", 0)
+    (geometry,) = facts("--quick", "--airports", "40")["geometries"]
+    home = DEVICES[0]
+    for each in geometry["implementations"]:
+        if each["device"] in (None, home):
+            assert len(each["samples_ns"]) == 3
+        else:
+            assert each["why"] == "one call takes more than 0.5 s"
+            assert each["median_ns"] is None
+
+
+def test_what_is_new_since_the_last_demo_is_raced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Earlier measurements decide alone where they are of all implementations."""
+    monkeypatch.setenv("TURNOUT_TUNING", "readwrite")
+    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(tmp_path))
+    everything = demo.KERNEL_IMPLEMENTATIONS
+    monkeypatch.setattr(demo, "KERNEL_IMPLEMENTATIONS", everything[:2])
+    first = facts("--quick", "--airports", "30")["geometries"][0]["implementations"]
+    monkeypatch.setattr(demo, "KERNEL_IMPLEMENTATIONS", everything)
+    second = facts("--quick", "--airports", "30")["geometries"][0]["implementations"]
+    third = facts("--quick", "--airports", "30")["geometries"][0]["implementations"]
+    earlier = {each["name"]: each["samples_ns"] for each in first}
+    assert len(second) > len(first)
+    for each, again in zip(second, third, strict=True):
+        assert len(each["samples_ns"]) == 3, each["name"]
+        assert each["samples_ns"] == earlier.get(each["name"], each["samples_ns"])
+        assert again["samples_ns"] == each["samples_ns"]
+
+
 def test_the_table_of_a_race() -> None:
     result = run("--quick", "--airports", "40")
     assert result.exit_code == 0, result.output

@@ -57,7 +57,7 @@ def derivative(program: Program, policy: str) -> Derivative:
         inputs = [spec.name for spec in _Primal(made).inputs if spec.name in floats]
     except tn.KernelError as error:
         # Some kernels can be compiled for a number of one of NumPy's types only.
-        assume("vjp compiles generated before its first call" not in "".join(error.__notes__))
+        assume("generated is read before its first call" not in "".join(error.__notes__))
         raise
     assume(inputs)
     found = tn.vjp(made, wrt=inputs)

@@ -22,6 +22,7 @@ from turnout import NDArray, Param, Scalar, f32, f64, i32
 from turnout.backends import backend
 from turnout.cfamily.operations import Helpers
 from turnout.cfamily.renderer import update_function
+from turnout.demo import KERNEL_IMPLEMENTATIONS, Demo, load_airports
 from turnout.errors import CompileError
 from turnout.plugin import Binary, Options, cfamily, ir
 
@@ -392,3 +393,25 @@ def test_a_kernel_of_three_axes(put: Put) -> None:
     place(out)
     i, j, k = np.indices((5, 7, 9))
     assert (tn.to_numpy(out) == i * 10_000 + j * 100 + k).all()
+
+
+# ---- beside other backends -----------------------------------------------------------------------
+
+
+def test_the_demo_races_it() -> None:
+    running = Demo(load_airports(), [60], timed_calls=1)
+    running.verify()
+    (race,) = running.race()
+    there = {each.name: each for each in race.measured if each.device == "opencl:0"}
+    assert {f"{each.__name__}@opencl.0" for each in KERNEL_IMPLEMENTATIONS} == set(there)
+    assert all(len(each.samples_ns) == 1 for each in there.values())
+
+
+def test_what_is_said_where_pyopencl_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from turnout_opencl import devices
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(tn.Unavailable) as caught:
+        devices._listed.__wrapped__()
+    assert caught.value.reason == "pyopencl, through which OpenCL is used, is not installed"
+    assert caught.value.fix == "python -m pip install --upgrade pyopencl"

@@ -24,6 +24,7 @@ import os
 import platform
 import sys
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from turnout.plugin import (
@@ -82,7 +83,7 @@ def turnout_devices() -> list[Device]:
         lanes=_register_bits(host.present) // 64,
     )
     label = f"{_processor_name()} ({host.cpu}), {_usable_cores()} cores"
-    return [Device(index=0, label=label, target=target)]
+    return [Device(index=0, label=label, target=target, profiles=_profiles(target))]
 
 
 @hookimpl
@@ -134,6 +135,19 @@ def turnout_launch(binary: Binary, unit: ir.Unit) -> Launcher:
     if binary.metadata["debug"] == "True":
         return launcher.CheckingLauncher(loaded, unit)
     return launcher.CpuLauncher(loaded, unit)
+
+
+def _profiles(target: Target) -> dict[str, Target]:
+    """Targets without vector math: of this processor, and of the oldest one of its kind."""
+    vector_math = ("libc=", "libmvec=", "vector_functions=")
+    exact = tuple(option for option in target.options if not option.startswith(vector_math))
+    versions = tuple(option for option in exact if not option.startswith("features="))
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    baseline = "x86-64-v2" if is_x86 else "generic"
+    return {
+        "native": replace(target, options=exact),
+        "portable": replace(target, arch=baseline, options=versions, lanes=2),
+    }
 
 
 def _option(target: Target, name: str) -> str:

@@ -27,8 +27,8 @@ _COMPILERS = {
     13: "python -m pip install 'nvidia-cuda-nvrtc==13.*'",
 }
 _INSTALL_DRIVER = (
-    "install NVIDIA's driver (https://www.nvidia.com/drivers); a container must be started with "
-    "access to it, for example with `docker run --gpus all`"
+    "on a machine with an NVIDIA GPU, install NVIDIA's driver (https://www.nvidia.com/drivers); in "
+    "a container, start it with access to the GPU, for example with `docker run --gpus all`"
 )
 
 
@@ -140,9 +140,10 @@ def _unusable(error: Any, driver: int, line: int) -> Missing:
 
 
 def _unavailable(missing: Sequence[Missing]) -> Unavailable:
-    return Unavailable(
-        "; ".join(each.reason for each in missing), "; ".join(each.fix for each in missing)
-    )
+    fixes = [each.fix for each in missing]
+    if len(fixes) > 1:
+        fixes = [f"({number}) {fix}" for number, fix in enumerate(fixes, 1)]
+    return Unavailable("; ".join(each.reason for each in missing), "; ".join(fixes))
 
 
 def _device(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -18,6 +19,8 @@ _FIX = (
     "install the OpenCL driver of your device, or PoCL, which runs on any processor: "
     'python -m pip install "turnout-opencl[pocl]"'
 )
+
+_INSTALL_PYOPENCL = "python -m pip install --upgrade pyopencl"
 
 _FIX_OLD = (
     "this PoCL is older than the processor: install the one of your distribution "
@@ -141,13 +144,15 @@ def _listed() -> list[tuple[Any, Target]]:
 
 
 def _pyopencl() -> Any:
+    if importlib.util.find_spec("pyopencl") is None:
+        raise Unavailable(
+            "pyopencl, through which OpenCL is used, is not installed", _INSTALL_PYOPENCL
+        )
     try:
         import pyopencl
         import pyopencl.array
     except (ImportError, OSError) as error:
-        raise Unavailable(
-            f"pyopencl cannot be imported ({error})", "python -m pip install --upgrade pyopencl"
-        ) from error
+        raise Unavailable(f"pyopencl cannot be imported ({error})", _INSTALL_PYOPENCL) from error
     return pyopencl
 
 
