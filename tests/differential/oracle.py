@@ -394,3 +394,94 @@ class OracleTests:
         given.setdefault("y", np.zeros_like(given["v"]))
         with pytest.raises(tn.KernelError, match=r"dispatch 'dispatch0'.*it is in a loop"):
             call(made(kernel, "segmented"), given, device)
+
+    # -- units that are run by hand
+
+    def test_units_of_a_static_selector(self, device: str) -> None:
+        vector = VECTORS["segmented-static"]
+        expect, inputs = vector["expect"], arrays(vector["inputs"])
+        units = tn.dispatch_units(
+            tn.resolve_dispatch(made("drag", "auto"), {"dispatch0": "segmented"})
+        )
+        assert list(units) == list(vector["units"])
+        for name, recorded in vector["units"].items():
+            parameters = {spec.name for spec in units[name].signature.parameters}
+            assert parameters - {"dispatch0_order"} == {name for _, name in recorded}
+
+        classes = {"dispatch0_class": np.full(9, -1), "regime": inputs["regime"]}
+        classes = call(units["drag__cls"], classes, device)["dispatch0_class"]
+        assert classes.tolist() == expect["class"]
+        order = np.argsort(classes, kind="stable")
+        assert order.tolist() == expect["stable_sort_permutation"]
+        offsets = np.concatenate(([0], np.bincount(classes).cumsum()))
+        assert offsets.tolist() == expect["offsets"]
+
+        v_new = np.full(9, expect["v_new_initial"])
+        for step in expect["units_in_order"]:
+            given = {"dt": 0.1, "v": inputs["v"][order], "v_new": v_new}
+            given["dispatch0_offsets"] = offsets
+            v_new = call(units[step["unit"]], given, device)["v_new"]
+            assert_near({"v_new": v_new}, vector, {"v_new": step["v_new_after"]})
+        unsorted = np.empty(9)
+        unsorted[order] = v_new
+        assert_near({"v_new": unsorted}, vector, {"v_new": expect["v_new_unsorted"]})
+        whole = call(made("drag", "switch"), {**inputs, "v_new": np.zeros(9)}, device)
+        assert_same({"v_new": unsorted}, whole, "units and switch")
+
+    def test_units_take_an_order_and_any_part_of_a_class(self, device: str) -> None:
+        vector = VECTORS["segmented-static"]
+        expect, inputs = vector["expect"], arrays(vector["inputs"])
+        unit = tn.dispatch_units(made("drag", "segmented"))["drag__k2"]
+        given = {"dt": 0.1, "v": inputs["v"], "v_new": np.full(9, -99.0)}
+        first, count = 5 + 1, 2
+        places = np.array(expect["k2_base1_count2_writes_positions"])
+        given["dispatch0_offsets"] = np.array([0, 0, first, first + count])
+        assert np.flatnonzero(call(unit, given, device)["v_new"] != -99).tolist() == places.tolist()
+        order = np.array(expect["stable_sort_permutation"])
+        found = call(unit, {**given, "dispatch0_order": order}, device)["v_new"]
+        wanted = np.full(9, -99.0)
+        wanted[order[places]] = np.array(expect["v_new_unsorted"])[order[places]]
+        assert_near({"v_new": found}, vector, {"v_new": wanted})
+
+    def test_units_leave_samples_alone_that_have_changed_their_class(self, device: str) -> None:
+        """Two steps with one sorting; no vector, but the recorded system does the same."""
+        units = tn.dispatch_units(made("dbs", "segmented"))
+        assert list(units) == ["dbs__k0", "dbs__k1", "dbs__cls"]
+        regime = np.array([0, 1, 0, 1, -5, 9, 1, 0])
+        found = call(
+            units["dbs__cls"], {"regime": regime, "dispatch0_class": np.full(8, -1)}, device
+        )
+        assert found["dispatch0_class"].tolist() == [0, 1, 0, 1, 0, 1, 1, 0]
+        order = np.argsort(found["dispatch0_class"], kind="stable")
+        state = {"v": np.linspace(-1.75, 1.75, 8)[order], "regime": regime[order]}
+
+        def step(state: Arguments) -> Arguments:
+            levels = {"slow": np.zeros_like(state["regime"]), "fast": np.ones_like(state["regime"])}
+            found = call(made("dbs", "switch"), {"dt": 0.5, "cut": 1.0, **levels, **state}, device)
+            return {name: found[name] for name in state}
+
+        def step_of_units(given: Arguments) -> Arguments:
+            given = {**given, "dt": 0.5, "cut": 1.0, "dispatch0_offsets": np.array([0, 4, 8])}
+            given |= {"slow": np.zeros(8, np.int64), "fast": np.ones(8, np.int64)}
+            for unit in ("dbs__k0", "dbs__k1"):
+                given |= call(units[unit], given, device)
+            return given
+
+        marks = {"dispatch0_class": np.full(8, -1), "dispatch0_stale": np.ones(8, np.bool_)}
+        first, second = step(state), step(step(state))
+        found = step_of_units({**state, **marks})
+        assert_same(first, found, "first step")
+        assert found["dispatch0_class"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+        assert not found["dispatch0_stale"].any()
+
+        stale = first["regime"] != [0, 0, 0, 0, 1, 1, 1, 1]
+        assert 0 < np.count_nonzero(stale) < 8
+        found = step_of_units(found)
+        assert found["dispatch0_class"].tolist() == first["regime"].tolist()
+        assert found["dispatch0_stale"].tolist() == stale.tolist()
+        wanted = {name: np.where(stale, first[name], second[name]) for name in state}
+        assert_same(wanted, found, "second step of the units")
+        finished = step({name: found[name][stale] for name in state})
+        for name in state:
+            found[name][stale] = finished[name]
+        assert_same(second, found, "second step")

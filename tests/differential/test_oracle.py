@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from turnout.selectors import dispatch_entries
+import turnout as tn
 
 from .harness import BACKENDS
-from .oracle import VECTORS, OracleTests, made
+from .oracle import POLICIES, VECTORS, OracleTests, made
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -40,7 +40,16 @@ def test_sidecar(kernel: str) -> None:
         # Groups are numbered in the order of the source here, not in that of the outputs.
         expected = [{**e, "name": f"dispatch{i}"} for i, e in enumerate(reversed(expected))]
     (policy,) = {entry["policy"] for entry in expected}
-    entries = dispatch_entries(made(kernel, policy))
+    entries = made(kernel, policy).dispatch_entries()
     assert [{key: entry[key] for key in expected[0]} for entry in entries] == expected
     counters = [f"{entry['name']}_mix" for entry in expected if policy == "auto"]
     assert [entry["mix"] for entry in entries if "mix" in entry] == counters
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_costs_of_branches(policy: str) -> None:
+    costs = tn.dispatch_costs(made("drag", policy))["dispatch0"].branches
+    recorded = VECTORS["dispatch-costs-drag"]["expect"]["branches"]
+    for cost, expected in zip(costs, recorded, strict=True):
+        for name, number in expected.items():
+            assert getattr(cost, name.replace("Special", "_special")) == number, name
