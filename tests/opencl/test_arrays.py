@@ -294,7 +294,7 @@ def test_work_queued_before_is_seen(own_queue: cl.CommandQueue) -> None:
 
 
 def test_trials_come_after_what_the_caller_queued(own_queue: cl.CommandQueue) -> None:
-    """J3: each candidate reads, and is verified with, what the caller's queue still has to write."""
+    """J3: each candidate reads and is verified with what the caller's queue still has to write."""
 
     @tn.perf_dispatch(warmup=1, active=2, repeat_after_seconds=0, verify="always")
     def tripled(x: Any, out: Any) -> None: ...
