@@ -91,6 +91,11 @@ def vjp(
         raise KernelError(
             f"vjp takes kernels of the per-sample form, and {kernel.__name__} is of the array form"
         )
+    if kernel.steps != 1:
+        raise KernelError(
+            f"vjp differentiates one step, and {kernel.__name__} takes {kernel.steps} in a call; "
+            "differentiate a kernel without steps= and apply its derivative step by step, backwards"
+        )
     primal = _Primal(kernel)
     return Derivative(kernel, primal.inputs_to(wrt), primal.policies(policy))
 

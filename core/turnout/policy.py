@@ -165,9 +165,14 @@ class Automatic:
         device = self.executable.context.name
         for policies in variants:
             is_split = "segmented" in policies.values() and len(variants) > 1
-            chosen = {**kernel.chosen_policies, **policies}
+            changed: dict[str, Any] = {
+                "chosen_policies": {**kernel.chosen_policies, **policies},
+                "device": device,
+            }
+            if kernel.steps != 1:
+                changed["steps"] = 1  # each step is a call of the operation
             name = "+".join(policies.values())
-            self._forms[name] = form = kernel._varied(chosen_policies=chosen, device=device)
+            self._forms[name] = form = kernel._varied(**changed)
             is_compatible = self._has_enough_samples if is_split else None
             operation.register(name=name, is_compatible=is_compatible)(form)
         return operation
@@ -180,7 +185,10 @@ class Automatic:
 
     def _has_enough_samples(self, *args: Any, **keywords: Any) -> bool | str:
         size = self._size(args, keywords)
-        return size >= SMALLEST_SPLIT or f"{size} samples are too few to be sorted by class"
+        if size < SMALLEST_SPLIT:
+            return f"{size} samples are too few to be sorted by class"
+        # To sort, the host has to wait for the device.
+        return not self.executable.context.is_capturing() or "a graph is being captured"
 
     def __call__(
         self,
@@ -189,11 +197,13 @@ class Automatic:
         steps: int,
         counters: Sequence[Any] = (),
     ) -> Any:
-        is_plain = samples is None and steps == self.kernel.steps and not counters
+        is_plain = samples is None and steps > 0 and not counters
         if not is_plain or math.prod(values[self._measured].shape) < SMALLEST_MEASURED:
             return self.executable(values, samples, steps, counters)
         args, keywords = self._as_given(values)
-        return self.operation(*args, **keywords)
+        for _ in range(steps):
+            result = self.operation(*args, **keywords)
+        return result
 
     def explain(self, values: Sequence[Any]) -> Explanation:
         """What is known about calls like one with these values."""
@@ -210,7 +220,7 @@ class Automatic:
     ) -> Callable[..., Any] | None:
         """A short way for calls by position with arrays of NumPy; `fallback` for all others."""
         context = self.executable.context
-        if not context.is_host or self._keywords:
+        if not context.is_host or self._keywords or self.kernel.steps != 1:
             return None
         is_pinned = self.kernel.device is not None
         count, place, name = len(values), self._measured, context.name

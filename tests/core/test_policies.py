@@ -179,6 +179,29 @@ def test_a_kernel_can_have_steps_of_its_own_which_resolving_keeps() -> None:
     assert x.tolist() == [16, 1]
 
 
+def test_a_derivative_is_of_one_step() -> None:
+    @tn.kernel(steps=2)
+    def doubled(x: Mutable[Scalar]):
+        x = x * 2
+
+    with pytest.raises(KernelError, match="vjp differentiates one step, and doubled takes 2"):
+        tn.vjp(doubled)
+
+
+@on_cpu
+def test_steps_while_a_policy_is_chosen() -> None:
+    @tn.kernel(steps=3)
+    def grown(kind: Index, x: Mutable[Scalar]):
+        x = x + tm.dispatch(kind, [1.0, 2.0], policy="auto")
+
+    kind, x = np.arange(300) % 2, np.zeros(300)
+    for call in range(1, 20):
+        grown(kind, x, device="cpu")
+        assert x.tolist() == (3.0 * call * (1 + kind)).tolist()
+    grown(kind, x, device="cpu", steps=1)
+    assert x.tolist() == (58.0 * (1 + kind)).tolist()
+
+
 @pytest.mark.parametrize("steps", [-1, 1.0, True, "2"])
 def test_steps_that_are_no_number_of_steps(steps: Any) -> None:
     with pytest.raises(CallError, match="steps must be a whole number from 0 on"):
