@@ -31,7 +31,8 @@ def _lowered_steps(plan: ir.Plan, backend: Backend, target: Target) -> Iterator[
         if isinstance(step, ir.Run):
             own = _backend_plan(step.unit, backend, target)
             if own is not None:
-                yield from own.steps
+                # A backend knows the unit alone, not what its calls are checked for.
+                yield from (_as_checked(each, step) for each in own.steps)
                 continue
             if segmented_groups(step.unit):
                 yield _split(step, backend, target)
@@ -40,6 +41,15 @@ def _lowered_steps(plan: ir.Plan, backend: Backend, target: Target) -> Iterator[
             ir.verify(unit)
             step = replace(step, unit=unit)
         yield step
+
+
+def _as_checked(own: ir.Step, step: ir.Run) -> ir.Step:
+    """A step of a backend's plan, checked like the step that the plan stands for."""
+    if isinstance(own, ir.Run):
+        return replace(step, unit=own.unit)
+    if isinstance(own, ir.Split):
+        return replace(own, run=replace(step, unit=own.run.unit))
+    return own
 
 
 def _split(step: ir.Run, backend: Backend, target: Target) -> ir.Split:

@@ -124,22 +124,32 @@ def copied(array: Any) -> Any:
     """A copy of an array, where the array lives."""
     if isinstance(array, np.ndarray):
         return array.copy(order="K")
+    owner = home(array)
+    if owner is not None and hasattr(owner.memory, "copy"):
+        return owner.memory.copy(array)
     for method in ("copy", "clone"):  # PyTorch calls it clone
         if callable(getattr(array, method, None)):
             return getattr(array, method)()
-    owner = home(array)
     host = to_numpy(array).copy()
     return host if owner is None else owner.memory.put(host)
 
 
 def assign(array: Any, content: Any) -> None:
     """Overwrite all elements of an array with those of an array of the same kind or of NumPy."""
-    if isinstance(content, np.ndarray) and not isinstance(array, np.ndarray):
-        owner = home(array)
+    if isinstance(array, np.ndarray):
+        array[...] = content
+        return
+    owner = home(array)
+    if isinstance(content, np.ndarray) and owner is not None:
+        content = np.asarray(content, order="C")
+    if owner is not None and hasattr(owner.memory, "assign"):
+        owner.memory.assign(array, content)
+        return
+    if isinstance(content, np.ndarray):
         if owner is None:
             array = np.asarray(array)  # a tensor of another library, whose memory this shares
         else:
-            content = owner.memory.put(np.asarray(content, order="C"))
+            content = owner.memory.put(content)
     array[...] = content
 
 

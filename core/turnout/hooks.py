@@ -173,7 +173,7 @@ class Launcher(Protocol):
 class Memory(Protocol):
     """Memory of a device whose arrays are not NumPy's.
 
-    Three more methods are optional.
+    More methods are optional.
 
     ``zeros(shape, dtype)``
         A new array on the device that is full of zeros, for results of kernels and scratch memory.
@@ -188,6 +188,13 @@ class Memory(Protocol):
         The first address of an owned array and the one after its last; None unless it is
         C-contiguous and can be written. It says less than `interface` in less time, because it is
         asked at every call.
+    ``copy(value)``
+        A new array on the device that holds what an owned one does, in the order of its work. Its
+        own method ``copy`` or ``clone`` is called without it.
+    ``assign(value, content)``
+        Overwrite an owned array, however it lies, with an owned one or one of the host, which is
+        C-contiguous, of its shape and type. Without it ``value[...] = content`` is run with owned
+        arrays.
     """
 
     def owns(self, value: object) -> bool:

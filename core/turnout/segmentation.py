@@ -133,10 +133,9 @@ def split(unit: ir.Unit, groups: Iterable[str], names: ExtraNames) -> Segmentati
         If there are more than `MAXIMUM_UNITS` joint classes, or the class of a dispatch is not
         known before the run (see `classification_problem`).
     """
-    wanted = set(groups)
-    chosen = [dispatch for dispatch in dispatch_groups(unit) if dispatch.name in wanted]
-    found = tuple(dispatch.name for dispatch in chosen)
-    sizes = tuple(len(dispatch.arms) for dispatch in chosen)
+    chosen = _dispatches(unit, groups)
+    found = tuple(chosen)
+    sizes = tuple(len(dispatch.arms) for dispatch in chosen.values())
     _check_number_of_units(unit, found, sizes)
     for name in found:
         if problem := classification_problem(unit, name):
@@ -146,12 +145,11 @@ def split(unit: ir.Unit, groups: Iterable[str], names: ExtraNames) -> Segmentati
                 "use 'switch', 'predicated' or 'auto'"
             )
 
-    switched = replace(unit, body=_with_switches(unit.body, wanted))
-    arms = [dict(zip(found, choice, strict=True)) for choice in product(*(range(k) for k in sizes))]
+    switched = replace(unit, body=_with_switches(unit.body, found))
     branches, guarded = [], []
-    for number, choice in enumerate(arms):
+    for number, arms in enumerate(product(*map(range, sizes))):
         body, values = list[ir.Statement](), dict[Value, Value]()
-        _choose_arms(unit.body.body, choice, body, values)
+        _choose_arms(unit.body.body, dict(zip(found, arms, strict=True)), body, values)
         branch = replace(unit, body=replace(unit.body, body=rename(body, values)))
         name = f"{unit.name}__k{number}"
         branches.append(over_a_list(branch, name, names))
@@ -175,9 +173,21 @@ def classification_problem(unit: ir.Unit, group: str) -> str:
     if _is_in_loop(unit.body.body, group):
         return "it is in a loop"
     body, classes = _with_classes(unit, [group], 0, fresh_values(unit))
-    needed = {value for s in statements(_slice(body, classes)) for value in s.results}
+    needed = {value for s in statements(_slice(body, classes, set())) for value in s.results}
     late = _late_load(body, needed, set(unit.arrays), set())
     return f"its class is read from {late.array!r} after a store to it" if late else ""
+
+
+def _dispatches(unit: ir.Unit, groups: Iterable[str]) -> dict[str, ir.Dispatch]:
+    """Give the dispatches with these names, in source order."""
+    every = {dispatch.name: dispatch for dispatch in dispatch_groups(unit)}
+    wanted = set(groups)
+    if unknown := wanted - every.keys():
+        raise KernelError(
+            f"kernel {unit.name!r} has no dispatch {', '.join(map(repr, sorted(unknown)))}; "
+            f"its dispatches are {', '.join(map(repr, every)) or 'none'}"
+        )
+    return {name: dispatch for name, dispatch in every.items() if name in wanted}
 
 
 def _check_number_of_units(unit: ir.Unit, groups: Sequence[str], sizes: Sequence[int]) -> None:
@@ -195,7 +205,7 @@ def _check_number_of_units(unit: ir.Unit, groups: Sequence[str], sizes: Sequence
 # -- units over an index list ----------------------------------------------------------------------
 
 
-def _with_switches(region: ir.Region, groups: set[str]) -> ir.Region:
+def _with_switches(region: ir.Region, groups: Sequence[str]) -> ir.Region:
     """Declare policy "switch" for some dispatches."""
     body = []
     for statement in region.body:
@@ -251,7 +261,8 @@ def over_a_list(unit: ir.Unit, name: str, names: ExtraNames, guard: int | None =
         now = write.load(names.now, u8, linear)
         holds = write.compute("equal", now, write.constant(guard, u8))
         write.body.append(ir.If((), holds, inner.region(), ir.Region((), ())))
-    return _reduced(unit, name, unit.prologue, (count,), write.region(place), extra)
+    body = write.region(place)
+    return _reduced(unit, name, unit.prologue, (count,), body, extra, set(unit.arrays))
 
 
 def _reduced(
@@ -261,9 +272,13 @@ def _reduced(
     extents: tuple[Value, ...],
     body: ir.Region,
     extra: Sequence[ir.Parameter],
+    outputs: set[str],
 ) -> ir.Unit:
-    """Make a unit with what `body` needs of the prologue and of the parameters of `unit`."""
-    body = replace(body, body=without_dead_code(body.body))
+    """Make a unit with what stores to `outputs` need of a body, a prologue and of parameters.
+
+    Parameters are those of `unit`, then `extra`.
+    """
+    body = replace(body, body=_slice(body.body, (), outputs))
     prologue = without_dead_code(prologue, {*extents, *_uses(body.body)})
     everything = list(statements((*prologue, *body.body)))
     values = {*extents, *_uses(everything)}
@@ -309,13 +324,13 @@ def _classifier(
     fresh = fresh_values(unit)
     body, values = _with_classes(unit, groups, 0, fresh)
     write = _Writer(fresh)
-    write.body += _slice(body, values)
+    write.body += body
     joint = write.mixed_radix(values, [write.constant(size) for size in sizes])
     linear = write.mixed_radix(unit.body.parameters, unit.extents)
     write.store(classes, write.cast(joint, u8), linear)
     written = ir.ArrayParameter(classes, u8, 1, is_read=False, is_written=True)
-    region = write.region(*unit.body.parameters)
-    return _reduced(unit, f"{unit.name}__cls", unit.prologue, unit.extents, region, [written])
+    name, region = f"{unit.name}__cls", write.region(*unit.body.parameters)
+    return _reduced(unit, name, unit.prologue, unit.extents, region, [written], {classes})
 
 
 def _with_classes(
@@ -367,11 +382,16 @@ def _is_in_loop(body: Iterable[ir.Statement], group: str) -> bool:
     )
 
 
-def _slice(body: Sequence[ir.Statement], used: Sequence[Value]) -> tuple[ir.Statement, ...]:
-    """What `used` needs of a body: no store to a parameter, no loop that only others need."""
+def _slice(
+    body: Sequence[ir.Statement], used: Sequence[Value], outputs: set[str]
+) -> tuple[ir.Statement, ...]:
+    """What stores to `outputs` and the values in `used` need of a body.
+
+    Also without loops and local arrays that nothing else needs: the classifier has run those that
+    only classes needed.
+    """
+    arrays, values = set(outputs), set(used)
     local = {s.array for s in statements(body) if isinstance(s, ir.LocalArray)}
-    arrays: set[str] = set()
-    values = set(used)
     while True:
         kept = without_dead_code(_needed(body, arrays, values), used)
         more_arrays = {s.array for s in statements(kept) if isinstance(s, ir.Load)} & local
@@ -442,6 +462,7 @@ def with_counters(unit: ir.Unit, groups: Mapping[str, str]) -> ir.Unit:
     Unit
         The unit with the counters as its last parameters, in the order of `groups`.
     """
+    _dispatches(unit, groups)
     fresh = fresh_values(unit)
     counted = replace(
         unit,
@@ -479,19 +500,30 @@ def counting_units(unit: ir.Unit, groups: Mapping[str, str]) -> tuple[ir.Unit, .
     unit : Unit
     groups : mapping of str to str
         For each dispatch to count the name of an array parameter (u32, one element per class).
-        None may have a `classification_problem`.
 
     Returns
     -------
     tuple of Unit
         One per dispatch in the order of `groups`, called ``<unit>__mix<i>``. Parameters: those of
-        `unit` that it needs, the counter.
+        `unit` that it needs, the counter. Segmented dispatches that a class depends on are
+        switches in them.
+
+    Raises
+    ------
+    KernelError
+        If a dispatch has a `classification_problem`; those take `with_counters`.
     """
-    # The class of one dispatch may take the value of another one.
-    unit = replace(unit, body=_with_switches(unit.body, {d.name for d in dispatch_groups(unit)}))
-    dispatches = {dispatch.name: dispatch for dispatch in dispatch_groups(unit)}
+    dispatches = _dispatches(unit, groups)
+    for name in dispatches:
+        if problem := classification_problem(unit, name):
+            raise KernelError(
+                f"kernel {unit.name!r}, dispatch {name!r}: its classes cannot be counted before "
+                f"the run, because {problem}"
+            )
+    segmented = [d.name for d in dispatch_groups(unit) if d.policy == "segmented"]
+    switched = replace(unit, body=_with_switches(unit.body, segmented))
     return tuple(
-        _counting_unit(unit, f"{unit.name}__mix{number}", dispatches[group], array)
+        _counting_unit(switched, f"{unit.name}__mix{number}", dispatches[group], array)
         for number, (group, array) in enumerate(groups.items())
     )
 
@@ -501,7 +533,6 @@ def _counting_unit(unit: ir.Unit, name: str, dispatch: ir.Dispatch, array: str) 
     size = len(dispatch.arms)
     # The number after the last class stands for positions that do not reach the dispatch.
     body, (number,) = _with_classes(unit, [dispatch.name], size, fresh)
-    needed = _slice(body, [number])
 
     launch, write = _Writer(fresh, list(unit.prologue)), _Writer(fresh)
     total = launch.total(unit.extents)
@@ -509,7 +540,7 @@ def _counting_unit(unit: ir.Unit, name: str, dispatch: ir.Dispatch, array: str) 
     block = fresh(i64)
 
     def classify(inner: _Writer, linear: Value) -> Value:
-        inner.at(linear, unit, needed)
+        inner.at(linear, unit, body)
         return number
 
     def put(inner: _Writer, number: Value, count: Value) -> None:
@@ -517,7 +548,7 @@ def _counting_unit(unit: ir.Unit, name: str, dispatch: ir.Dispatch, array: str) 
 
     write.count(write.block(block, total), size, classify, put)
     region = write.region(block)
-    return _reduced(unit, name, launch.body, (blocks,), region, [_counter(array)])
+    return _reduced(unit, name, launch.body, (blocks,), region, [_counter(array)], {array})
 
 
 # -- partition units -------------------------------------------------------------------------------
@@ -881,10 +912,13 @@ class _Partition:
 
     def blocks(self) -> tuple[Value, Bounds]:
         """Iterate over blocks of the parameter ``samples``; give the block and its bounds."""
-        samples, block = self.launch.fresh(i64), self.launch.fresh(i64)
+        samples, block, only = (self.launch.fresh(i64) for _ in range(3))
         self.parameters.append(ir.ScalarParameter("samples", samples))
         total = self.launch.total([samples])
-        self.extents, self.positions = (self.launch.blocks(total),), (block,)
+        # The last axis has one position, so that no backend runs neighbouring blocks in the lanes
+        # of a vector: the loop over a block, along memory, is what is worth vectors.
+        self.extents = self.launch.blocks(total), self.launch.constant(1)
+        self.positions = block, only
         return block, self.write.block(block, total)
 
     def unit(self) -> ir.Unit:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import ir
@@ -204,7 +204,7 @@ class Dependences:
         for position in unit.body.parameters:
             self._facts[position] = SAMPLE_INDEX if self._is_of_samples else ITERATION_INDEX
         # A table is read at any place; in the array form a loop's own index is the usual one.
-        self._own = () if self._is_of_samples else unit.body.parameters
+        self._own = set() if self._is_of_samples else set(_own_indices(unit))
         self._block((*unit.prologue, *unit.body.body), ())
 
     def reached(self, values: Iterable[ir.Value], end: Iterable[Node] = ()) -> set[Node]:
@@ -281,6 +281,18 @@ class Dependences:
     ) -> None:
         for target, value in zip(targets, values, strict=True):
             self.sources[target].update((value, *also))
+
+
+def _own_indices(unit: ir.Unit) -> Iterator[ir.Value]:
+    """The indices of the loops that a unit's iteration space is made of."""
+    yield from unit.body.parameters
+    offsets = set()
+    for statement in unit.body.body:
+        match statement:
+            case ir.Compute(result, "multiply", (position, _)) if position in unit.body.parameters:
+                offsets.add(result)
+            case ir.Compute(result, "add", (_, offset)) if offset in offsets:
+                yield result
 
 
 def _role(spec: ParameterSpec) -> str:

@@ -57,6 +57,11 @@ def lowered(kernel: tn.Kernel, arguments: tuple[Any, ...]) -> LoweredKernel:
     return kernel.lower(types)
 
 
+def in_one_unit(unit: ir.Unit) -> ir.Unit:
+    """The unit as backends get it; one that would be split by class as a whole."""
+    return lower_dispatches(unit, lambda d: "switch" if d.policy == "segmented" else d.policy)
+
+
 def functions(unit: ir.Unit, number: int) -> Iterator[str]:
     """The functions of a unit, entries under a name of their own."""
     rendered = cfamily.render(unit, cfamily.C99)
@@ -74,7 +79,7 @@ class Library:
         parts: dict[str, None] = {}
         for case in CONFORMANCE_KERNELS:
             for unit in lowered(case.kernel, case.arguments(3)).plan.units:
-                unit = lower_dispatches(unit)
+                unit = in_one_unit(unit)
                 number = self.numbers.setdefault(unit, len(self.numbers))
                 parts.update(dict.fromkeys(functions(unit, number)))
         self.library = built("\n".join([cfamily.C99.prelude, *parts]), folder)
@@ -112,7 +117,7 @@ def run_plan(
         if isinstance(step, ir.Scratch):
             values[step.name] = np.zeros(step.shape, step.dtype)
             continue
-        unit = lower_dispatches(step.unit)
+        unit = in_one_unit(step.unit)
         args = tuple(
             values[p.name] if isinstance(p, ir.ArrayParameter) else p.dtype(values[p.name]).item()
             for p in unit.parameters

@@ -391,12 +391,14 @@ def test_policies_are_tried_and_explained() -> None:
     given = arguments(20_000)
     expected = np.empty(20_000)
     drag(*given[:3], expected, device="reference")
-    for _ in range(40):
-        given[-1][:] = -9
-        kernel(*given, device="cpu")
-        assert given[-1] == pytest.approx(expected, rel=1e-13)
+    calls = 0
     with tn.use("cpu"):
-        explanation = kernel.explain(*given)
+        while (explanation := kernel.explain(*given)).chosen is None:
+            given[-1][:] = -9
+            kernel(*given)
+            assert given[-1] == pytest.approx(expected, rel=1e-13)
+            calls += 1
+            assert calls < 2000
     names = [each.name for each in explanation.implementations]
     assert names == ["switch", "predicated", "segmented"]
     assert explanation.chosen in names

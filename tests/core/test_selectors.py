@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 
+import numpy as np
 import pytest
-from language_support import function_from
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from language_support import function_from, integers
 
 import turnout as tn
 import turnout.math as tm
@@ -317,6 +321,66 @@ def test_private_arrays_lead_to_what_is_stored_in_them():
     )
 
 
+# -- generated selectors: what is not read does not matter -----------------------------------------
+
+INPUTS = ("a", "b", "c", "d")
+names = st.sampled_from([*INPUTS, "j", "k"])
+targets = st.sampled_from(["j", "k"])
+
+
+def indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+assignments = st.builds(
+    lambda target, x, operator, y: [f"{target} = {x} {operator} {y}"],
+    targets, names, st.sampled_from("+-*"), names,
+)  # fmt: skip
+
+
+def compound(blocks):
+    branch = st.builds(
+        lambda x, then, other: [f"if {x} > 0:", *indented(then), "else:", *indented(other)],
+        names, blocks, blocks,
+    )  # fmt: skip
+    loop = st.builds(
+        lambda n, body: [f"for i in range({n}):", *indented(body)],
+        st.sampled_from(["2", "3", "tm.minimum(a, 3)"]), blocks,
+    )  # fmt: skip
+    left_early = st.builds(
+        lambda x, body: ["for i in range(3):", *indented([f"if {x} < 0:", "    break", *body])],
+        names, blocks,
+    )  # fmt: skip
+    private = st.builds(
+        lambda index, value, target: [f"m[{index} % 2] = {value}", f"{target} = m[1]"],
+        names, names, targets,
+    )  # fmt: skip
+    several = st.lists(blocks, min_size=1, max_size=3).map(lambda parts: [*chain(*parts)])
+    return branch | loop | left_early | private | several
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.recursive(assignments, compound, max_leaves=8), st.data())
+def test_inputs_that_are_not_listed_do_not_change_the_class(body, data):
+    text = "\n".join(
+        [
+            "def k(a: Index, b: Index, c: Index, d: Index) -> Scalar:",
+            *indented(["j = a * 0", "k = b * 0 + 1", "m = tm.zeros(2, i64)", *body]),
+            "    return tm.dispatch(j % 5, [0.0, 1.0, 2.0, 3.0, 4.0])",
+        ]
+    )
+    kernel = tn.kernel(function_from(text))
+    listed = {name for _, name in entry(kernel)["selector_reads"]}
+    values = st.lists(st.integers(-3, 3), min_size=12, max_size=12)
+    first, second = ({name: data.draw(values) for name in INPUTS} for _ in range(2))
+    second |= {name: first[name] for name in listed}
+    classes = [
+        kernel(**{name: integers(*row) for name, row in given.items()}, device="reference")
+        for given in (first, second)
+    ]
+    np.testing.assert_array_equal(*classes)
+
+
 # -- array form, derivatives -----------------------------------------------------------------------
 
 
@@ -327,6 +391,21 @@ def test_arrays_are_lookups_in_the_array_form():
             y[i] = tm.dispatch(c[i], [x[i], -x[i]])
 
     assert reads(select) == (True, [["lookup", "c"]])
+
+    @tn.kernel
+    def from_the_second_on(c: NDArray[i64, 1], x: NDArray[f64, 1], y: NDArray[f64, 1]) -> None:
+        for i in range(1, x.shape[0], 2):
+            y[i] = tm.dispatch(c[i], [x[i], -x[i]])
+
+    assert reads(from_the_second_on) == (True, [["lookup", "c"]])
+
+    @tn.kernel
+    def elsewhere(c: NDArray[i64, 1], x: NDArray[f64, 1], y: NDArray[f64, 1], shift: i64) -> None:
+        for i in range(x.shape[0]):
+            y[i] = tm.dispatch(c[i + shift], [x[i], -x[i]])
+
+    inputs = [["index", "iteration_index"], ["lookup", "c"], ["uniform", "shift"]]
+    assert reads(elsewhere) == (True, inputs)
 
     @tn.kernel
     def rewritten(c: NDArray[i64, 1], x: NDArray[f64, 1], y: NDArray[f64, 1]) -> None:

@@ -255,6 +255,32 @@ def test_a_position_that_waited_is_no_neighbour_of_the_others():
     assert Forms(unit, Form.VARYING).of(unit.body.parameters[0]) is Form.VARYING
 
 
+def test_the_hook_lowers_predicated_dispatches_only(device):
+    unit = many_ways(3)
+    (site,) = dispatches(unit)
+    plan = turnout_cpu.turnout_lower_dispatch(unit=unit, site=site, policy="predicated")
+    assert plan == ir.Plan((ir.Run(predication.lowered(unit, site)),))
+    for policy in ("switch", "auto", "segmented"):
+        assert turnout_cpu.turnout_lower_dispatch(unit=unit, site=site, policy=policy) is None
+
+
+@pytest.mark.parametrize("policy", ["switch", "predicated"])
+def test_calls_are_checked_as_without_the_lowering(policy):
+    """Overlapping arrays and arrays that are too short are found under every policy."""
+
+    @tn.kernel
+    def k(regime: NDArray[i64, 1], x: NDArray[f64, 1], out: NDArray[f64, 1]):
+        for i in range(out.shape[0]):
+            out[i] = tm.dispatch(regime[i], [-x[i], tm.exp(x[i])], policy=policy)
+
+    memory, regime = np.zeros(10), np.zeros(9, np.int64)
+    with tn.use("cpu"):
+        with pytest.raises(tn.CallError, match="overlap"):
+            k(regime, memory[:-1], memory[1:])
+        with pytest.raises(tn.CallError, match="regime"):
+            k(regime[:4], np.zeros(9), np.zeros(9))
+
+
 # ---- values --------------------------------------------------------------------------------------
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import pytest
 from fake_cupy import FakeCupy
@@ -13,15 +13,23 @@ import turnout as tn
 
 _REQUIRE = "TURNOUT_REQUIRE_GPU"
 
-# All but what is CuPy's own is tested without it.
-collect_ignore = (
-    [] if importlib.util.find_spec("cupy") else ["test_compile.py", "test_stub_driver.py"]
-)
+# What a group of tests is about, and has to be importable for it; all others run without.
+_NEEDS = {
+    "cupy": ["test_compile.py", "test_stub_driver.py"],
+    "turnout_cuda_emulated": [
+        "test_differential.py",
+        "test_emulation.py",
+        "test_oracle.py",
+        "test_segmented.py",
+    ],
+}
+_LEFT_OUT = {file: name for name, files in _NEEDS.items() for file in files if not find_spec(name)}
+collect_ignore = list(_LEFT_OUT)
 
 
 def pytest_report_header() -> list[str]:
     """Say what is left out."""
-    return [f"no CuPy, so tests/cuda/{file} is left out" for file in collect_ignore]
+    return [f"no {name}, so tests/cuda/{file} is left out" for file, name in _LEFT_OUT.items()]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

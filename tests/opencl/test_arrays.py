@@ -16,6 +16,7 @@ import pyopencl.array as cla
 
 import turnout as tn
 from turnout import NDArray, Scalar, f32, i8, i64
+from turnout.backends import resolve
 from turnout.errors import CallError
 
 Put = Callable[[Any], Any]
@@ -184,6 +185,56 @@ def test_a_copy_may_be_changed_at_once(put: Put) -> None:
     assert on_host(there).min() == 1
 
 
+def test_copies_and_assignments(put: Put) -> None:
+    """Of arrays however they lie, in the context and the queue that they are in."""
+    memory = resolve((), "opencl").memory
+    host = np.arange(12, dtype=np.float32).reshape(3, 4)
+    queues = [put(host).queue, cl.CommandQueue(put(host).context)]
+    queues.append(cl.CommandQueue(cl.Context([queues[0].device])))
+    for one in queues:
+        for other in queues:
+            for lie in (lambda a: a, lambda a: a.T, lambda a: a[1:, ::2]):
+                whole = cla.to_device(one, host)
+                copy = memory.copy(lie(whole))
+                assert copy.queue is one
+                assert on_host(copy).tolist() == lie(host).tolist()
+                new = np.ascontiguousarray(lie(-host))
+                expected = host.copy()
+                lie(expected)[...] = new
+                memory.assign(lie(whole), new)
+                assert on_host(whole).tolist() == expected.tolist()
+                apart = cla.to_device(one, host)
+                memory.assign(lie(apart), lie(cla.to_device(other, -host)))
+                assert on_host(apart).tolist() == expected.tolist()
+    memory.copy(put(np.zeros((0, 3))))
+
+
+@pytest.mark.parametrize("lie", [lambda a: a, lambda a: a[1::2]])
+def test_arrays_are_as_before_after_a_failure(put: Put, lie: Callable[[Any], Any]) -> None:
+    """However they lie, and the call goes on with an implementation that works."""
+
+    @tn.perf_dispatch(warmup=0, active=1, repeat_after_seconds=0)
+    def tripled(x: Any, out: Any) -> None: ...
+
+    @tripled.register(mutates={"out": "update"})
+    def failing(x: Any, out: Any) -> None:
+        out.queue.finish()
+        scale(x, out)
+        raise RuntimeError("half way")
+
+    @tn.kernel
+    def add_three_times(x: NDArray[f32, 1], out: NDArray[f32, 1]) -> None:
+        for i in range(out.shape[0]):
+            out[i] = out[i] + x[i] * 3
+
+    tripled.register(name="working")(add_three_times)
+    x, whole = put(np.arange(6, dtype=np.float32)), put(np.ones(6, np.float32))
+    tripled(lie(x), lie(whole))
+    expected = np.ones(6)
+    lie(expected)[...] += 3 * lie(np.arange(6))
+    assert on_host(whole).tolist() == expected.tolist()
+
+
 # ---- contexts and queues of the user's own -------------------------------------------------------
 
 
@@ -240,6 +291,27 @@ def test_work_queued_before_is_seen(own_queue: cl.CommandQueue) -> None:
         scale(x, out)
         total = (out + 1).get()
         assert total.min() == total.max() == 3 * turn + 1
+
+
+def test_trials_come_after_what_the_caller_queued(own_queue: cl.CommandQueue) -> None:
+    """J3: candidates read, and are verified with, what the caller's queue still has to write."""
+
+    @tn.perf_dispatch(warmup=1, active=2, repeat_after_seconds=0, verify="always")
+    def tripled(x: Any, out: Any) -> None: ...
+
+    tripled.register(name="first")(scale)
+    tripled.register(name="second")(scale.with_constants())
+    n = 1 << 18
+    x, out = (cla.zeros(own_queue, n, np.float32) for _ in range(2))
+    for turn in range(1, 11):
+        for value in (0, -1, turn):
+            x.fill(np.float32(value))
+        tripled(x, out)
+        total = (out + 1).get()
+        assert total.min() == total.max() == 3 * turn + 1
+    decision = tripled.decision(x, out)
+    assert decision.chosen is not None
+    assert set(decision.samples) == {"first", "second"}
 
 
 def test_a_queue_out_of_order(put: Put) -> None:

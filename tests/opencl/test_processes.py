@@ -56,6 +56,39 @@ def test_a_forked_child_is_refused_and_does_not_hang(run_python: Run) -> None:
     ], done.stderr
 
 
+POOL = """
+import multiprocessing
+import numpy as np
+import turnout as tn
+from turnout import Scalar
+
+@tn.kernel
+def double(x: Scalar) -> Scalar:
+    return x * 2
+
+def work(device):
+    x = np.arange(3, dtype=np.float32)
+    try:
+        return double(x, device=device).tolist()
+    except tn.Unavailable as error:
+        return "forked" in str(error)
+
+if __name__ == "__main__":
+    tn.to_numpy(double(tn.array(np.ones(3, np.float32), device="opencl")))
+    for device in ("cpu", "opencl"):
+        with multiprocessing.get_context("fork").Pool(4) as pool:
+            print(pool.map_async(work, [device] * 4).get(60))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_pool(run_python: Run) -> None:
+    """I3: other backends work in its processes, and OpenCL says why it does not."""
+    done = run_python(POOL)
+    results = [[0.0, 2.0, 4.0]] * 4
+    assert done.stdout.splitlines() == [str(results), str([True] * 4)], done.stderr
+
+
 FIRST_USE_IN_CHILD = """
 import os, signal
 import numpy as np

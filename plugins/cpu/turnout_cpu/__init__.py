@@ -150,6 +150,17 @@ def _profiles(target: Target) -> dict[str, Target]:
     }
 
 
+@hookimpl
+def turnout_lower_dispatch(unit: ir.Unit, site: ir.Dispatch, policy: str) -> ir.Plan | None:
+    """Predicated dispatches with costly arms; all others are left to the core."""
+    if policy != "predicated":
+        return None
+    from . import predication
+
+    lowered = predication.lowered(unit, site)
+    return None if lowered is None else ir.Plan((ir.Run(lowered),))
+
+
 def _option(target: Target, name: str) -> str:
     for option in target.options:
         key, _, value = option.partition("=")

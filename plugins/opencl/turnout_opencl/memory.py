@@ -47,7 +47,7 @@ class OpenCLMemory:
         """Copy back; waits for the work that produces `value`."""
         if not value.size:
             return
-        queue = value.queue or self._queue_for(value.context)
+        queue = self._queue_of(value)
         first, end = _span(value)
         if value.flags.c_contiguous:
             target, whole = out, None
@@ -63,6 +63,68 @@ class OpenCLMemory:
         )
         if whole is not None:
             out[...] = np.ndarray(value.shape, value.dtype, whole, -first, value.strides)
+
+    def copy(self, value: Any) -> Any:
+        """A new array in the queue of `value`; pyopencl's own method refuses strided arrays."""
+        made = self._array_type(self._queue_of(value), value.shape, value.dtype)
+        self.assign(made, value)
+        return made
+
+    def assign(self, value: Any, content: Any) -> None:
+        """Overwrite an array, in the order of its queue, with another one or one of the host.
+
+        pyopencl's own assignment wants arrays of one queue that lie alike. Where they do not, the
+        elements go through the host.
+        """
+        if not value.size:
+            return
+        queue = self._queue_of(value)
+        is_on_host = isinstance(content, np.ndarray)
+        if not value.flags.c_contiguous:
+            self._assign_strided(value, content if is_on_host else self._on_host(content), queue)
+        elif is_on_host:
+            self._cl.enqueue_copy(
+                queue, value.base_data, content,
+                dst_offset=value.offset, is_blocking=True, wait_for=value.events,
+            )  # fmt: skip
+        elif content.flags.c_contiguous and content.context == value.context:
+            self._assign_here(value, content, queue)
+        else:
+            self.assign(value, self._on_host(content))
+
+    def _assign_here(self, value: Any, content: Any, queue: Any) -> None:
+        events = [*value.events, *content.events]
+        if content.queue is not None and content.queue != queue:
+            events.append(self._cl.enqueue_marker(content.queue))
+            content.queue.flush()
+        event = self._cl.enqueue_copy(
+            queue, value.base_data, content.base_data,
+            byte_count=value.nbytes, src_offset=content.offset, dst_offset=value.offset,
+            wait_for=events,
+        )  # fmt: skip
+        value.add_event(event)
+        content.add_event(event)
+        if queue is not self._opened.queue:
+            self._opened.note_queue(queue)
+
+    def _assign_strided(self, value: Any, host: np.ndarray[Any, Any], queue: Any) -> None:
+        """Write elements and keep what is between them."""
+        first, end = _span(value)
+        start, events = value.offset + first, value.events
+        whole = np.empty(end - first, np.uint8)
+        self._cl.enqueue_copy(
+            queue, whole, value.base_data, src_offset=start, is_blocking=True, wait_for=events
+        )
+        np.ndarray(value.shape, value.dtype, whole, -first, value.strides)[...] = host
+        self._cl.enqueue_copy(queue, value.base_data, whole, dst_offset=start, is_blocking=True)
+
+    def _on_host(self, value: Any) -> np.ndarray[Any, Any]:
+        host = np.empty(value.shape, value.dtype)
+        self.get(value, host)
+        return host
+
+    def _queue_of(self, value: Any) -> Any:
+        return value.queue or self._queue_for(value.context)
 
     def _queue_for(self, context: Any) -> Any:
         is_own = context == self._opened.context
