@@ -93,10 +93,13 @@ def dispatch_programs(
         grammar.classes *= group.branches
         selector = grammar.selector(planes)
         kind, result = selector.kind, grammar.pick((width, grammar.pick(INTEGERS)))
-        branches = ", ".join(grammar.value(result, 2) for _ in range(group.branches))
+        # A dispatch disappears where all its branches are one value.
+        branches = [grammar.literal(result)]
+        branches += [grammar.value(result, 2) for _ in range(1, group.branches)]
         lines += [
             f"c{number} = {kind}({selector.text})",
-            f"d{number} = tm.dispatch(c{number}, [{branches}], policy=POLICY, name={group.name!r})",
+            f"d{number} = tm.dispatch(c{number}, [{', '.join(branches)}], "
+            f"policy=POLICY, name={group.name!r})",
             f"{group.selector} = c{number}",
         ]
         grammar.scope.variables[f"d{number}"] = Expression(f"d{number}", result)
@@ -133,25 +136,29 @@ def check_launches(data: st.DataObject, policy: str, device: str) -> None:
     arrays = {p.name: values(p.kind, (n,), seed + i) for i, p in enumerate(program.parameters)}
     # Counters start anywhere, and wrap; what is behind them stays.
     counters = {group.mix: values("u32", (group.branches + 2,), seed) for group in groups}
-    for steps, part in data.draw(st.lists(_LAUNCHES, min_size=1, max_size=5)):
+    for steps, part, is_counted in data.draw(st.lists(_LAUNCHES, min_size=1, max_size=5)):
         mutate(program, arrays, part, seed := seed + 1)
-        note(f"{steps} steps with {arrays!r}")
+        note(f"{steps} steps{', counted,' if is_counted else ''} with {arrays!r}")
         expected = {**arrays, **counters}
         for _ in range(steps):
             before = {name: expected[name] for name in arrays}
             after = call(switch, before, device)
             expected = {**after, **counted(groups, before, after, expected)}
-        found = call(made, {**arrays, **counters}, device, steps=steps)
+        options = {} if steps == 1 else {"steps": steps}
+        found = call(made, {**arrays, **(counters if is_counted else {})}, device, **options)
         assert_same(found, expected, f"{policy} and switch on {device}")
         arrays = {name: expected[name] for name in arrays}
-        counters = {name: expected[name] for name in counters}
+        if is_counted:
+            counters = {name: expected[name] for name in counters}
 
 
 _LAUNCHES = st.tuples(
     st.sampled_from((1, 1, 1, 0, 2, 3)),
     st.sampled_from((0.0, 0.002, 0.04, 0.06, 0.5, 1.0)),
+    st.booleans(),
 )
-"""The steps of a launch, and of which part of the samples classes are changed before it."""
+"""The steps of a launch, the part of the samples whose classes change before it, and whether
+branches are counted."""
 
 
 def mutate(program: Program, arrays: Arguments, part: float, seed: int) -> None:
