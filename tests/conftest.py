@@ -24,5 +24,5 @@ def cache_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 @pytest.fixture(autouse=True, scope="session")
 def interrupts_arrive() -> None:
-    """What a shell starts in the background ignores interrupts, which some tests send themselves."""
+    """A shell makes what it starts in the background ignore interrupts, which some tests send."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
