@@ -540,7 +540,11 @@ class Executable:
         units = [run.unit for run in self.lowered.plan.runs]
         groups = {f"{g.name}{MIX_SUFFIX}": g for unit in units for g in dispatch_groups(unit)}
         if unknown := [name for name in counters if name not in groups]:
-            hint = f"its counters are {', '.join(groups)}" if groups else "it has no dispatch that its outputs depend on"
+            hint = (
+                f"its counters are {', '.join(groups)}"
+                if groups
+                else "it has no dispatch that its outputs depend on"
+            )
             problems = [f"unknown argument {name!r}" for name in unknown]
             raise call_error(self.kernel.__name__, problems, hint)
         return {name: groups[name] for name in counters}
