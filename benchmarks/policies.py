@@ -7,6 +7,7 @@ the samples, at random places, are in the costly classes; the others are spread 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ from .peers import hawk_function
 
 GROUP = "policies"
 SIZE = 1_000_000
+SMALLER = (1_000, 10_000, 100_000)
+"""Sizes at which turnout's policies are compared among themselves."""
+
 RARE = 0.01
 MIXES = ("uniform", "rare")
 
@@ -34,7 +38,8 @@ DRAG_UNIFORM = (Target("hawk", 4.0), Target("hawk switch", 4.0))
 COSTLY_RARE = (Target("Numba", 4.0), Target("turnout switch", 2.5))
 AUTO = "turnout auto"
 NEAR_THE_BEST = tuple(
-    Target(policy, 1 / 1.1, fast=AUTO, row=AUTO) for policy in (SUBJECT, "turnout switch")
+    Target(policy, 1 / 1.1, fast=AUTO, row=AUTO)
+    for policy in (SUBJECT, "turnout switch", "turnout segmented")
 )
 
 UNIT = 2.0**-52
@@ -253,16 +258,16 @@ def numba_strict(loops: Callable[..., Any]) -> Callable[..., Any]:
     return njit(loops)
 
 
-def costly_case(classes: int, mix: str, *, is_sorted: bool = False) -> Case:
+def costly_case(classes: int, mix: str, size: int = SIZE, *, is_sorted: bool = False) -> Case:
     """Cheap formulas, and some of 16 math functions."""
-    is_target = mix == "rare" and not is_sorted
+    is_target = mix == "rare" and size == SIZE and not is_sorted
     case = Case(
         f"costly K={classes} {mix}{' sorted' if is_sorted else ''}",
         f"{classes} classes of which some cost 16 math functions, {mix} mix",
-        [SIZE],
+        [size],
         tolerance=TOLERANCE,
         own_tolerance=TOLERANCE,
-        targets={SIZE: [*(COSTLY_RARE if is_target else ()), *NEAR_THE_BEST]},
+        targets={size: [*(COSTLY_RARE if is_target else ()), *NEAR_THE_BEST]},
     )
 
     @case.data
@@ -278,6 +283,8 @@ def costly_case(classes: int, mix: str, *, is_sorted: bool = False) -> Case:
         return (out,)
 
     add_turnout(case, lambda policy: turnout_kernel(classes, policy))
+    if size != SIZE:
+        return case
     case.built("Numba")(lambda: numba_kernel(classes))
     case.version("NumPy")(numpy_function(classes))
     case.built("hawk")(lambda: hawk_kernel(classes, "predicated"))
@@ -303,14 +310,16 @@ def why_not(policy: str) -> str:
     return ""
 
 
-def cases() -> Iterator[Case]:
-    """Both kernels with both mixes, and the rare class as sorting leaves it."""
+def cases() -> Iterator[tuple[Case, int]]:
+    """Both kernels with both mixes, and the rare class as sorting leaves it; with their sizes."""
     for mix in MIXES:
-        yield drag_case(mix)
+        yield drag_case(mix), SIZE
     for classes in COSTLY_CLASSES:
         for mix in MIXES:
-            yield costly_case(classes, mix)
-    yield costly_case(2, "rare", is_sorted=True)
+            yield costly_case(classes, mix), SIZE
+    yield costly_case(2, "rare", is_sorted=True), SIZE
+    for classes, mix, size in product((2, 8), MIXES, SMALLER):
+        yield costly_case(classes, mix, size), size
 
 
 def sorting(budget: Budget) -> Row:
@@ -324,11 +333,11 @@ def sorting(budget: Budget) -> Row:
 def measure(budget: Budget) -> Iterator[list[Row]]:
     """All rows of the group, comparison by comparison."""
     problems = {f"turnout {policy}": why_not(policy) for policy in OTHER_POLICIES}
-    for case in cases():
+    for case, size in cases():
         missing = [
-            Row(GROUP, case.name, SIZE, name, problem=problem)
+            Row(GROUP, case.name, size, name, problem=problem)
             for name, problem in problems.items()
             if problem
         ]
-        yield case.measure(GROUP, SIZE, budget) + missing
+        yield case.measure(GROUP, size, budget) + missing
     yield [sorting(budget)]
