@@ -409,6 +409,8 @@ def _lanes(words: tuple[str, ...]) -> int | None:
 _LOWERINGS = {
     "switch": "a branch to the formula of the class",
     "predicated": "all formulas are evaluated and one is selected, without a branch",
+    "segmented": "samples are sorted by class, and a unit runs each formula",
+    "auto": "chosen by measuring while the program runs; shown as a branch to the formula",
 }
 
 
@@ -421,7 +423,7 @@ def _dispatches(inspected: Kernel, plan: ir.Plan) -> tuple[DispatchReport, ...]:
             dispatch.name,
             dispatch.policy,
             len(dispatch.arms),
-            _LOWERINGS.get(dispatch.policy, _LOWERINGS["switch"]),
+            _LOWERINGS[dispatch.policy],
         )
         for dispatch in sorted(found, key=lambda dispatch: dispatch.line)
     )
@@ -431,11 +433,15 @@ def _iteration_spaces(
     inspected: Kernel, notes: tuple[LoopNote, ...], plan: ir.Plan, binaries: list[Binary]
 ) -> dict[int, str]:
     """What the backend made of each iteration space, by the lines of the loops in it."""
-    reports = [
-        binary.metadata.get("loop:space", "")
-        for unit, binary in zip(plan.units, binaries, strict=True)
-        if unit.extents
-    ]
+    units = zip(plan.units, binaries, strict=True)
+    said = {unit.name: binary.metadata.get("loop:space", "") for unit, binary in units}
+    reports = []
+    for step in plan.steps:
+        if isinstance(step, ir.Run) and step.unit.extents:
+            reports.append(said[step.unit.name])
+        elif isinstance(step, ir.Split):
+            branches = [said[unit.name] for part in step.branches for unit in part.units]
+            reports.append(" or ".join(dict.fromkeys(branches)))
     nests = _parallel_nests(inspected, notes)
     if len(nests) != len(reports):
         return {}  # a helper with loops that is called twice: nothing says which is which
