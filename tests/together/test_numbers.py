@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.differential.grammar import BINARY_MATH, UNARY_MATH
 
 import turnout as tn
 import turnout.math as tm
@@ -121,6 +122,18 @@ def test_special_values_are_those_of_numpy(width: str, device: str) -> None:
         for name in rows:
             expected = NUMPY[name](x, y).astype(found[f"{name}_"].dtype)
             assert bits(found[f"{name}_"]) == bits(expected), name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_functions_of_a_constant_nan(width: str, device: str) -> None:
+    """M3: compilers evaluate them, each in a kernel of its own, so that nothing hides a mistake."""
+    x = np.ones(3, WIDTHS[width])
+    for function in (*UNARY_MATH, *BINARY_MATH):
+        other = f", {width}(2.0)" if function in BINARY_MATH else ""
+        made = loop({"of_nan": (width, f"tm.{function}({width}(tm.nan){other})")}, width)
+        found = results(made, {"x": x, "y": x, "of_nan_": np.full_like(x, 7)}, device)
+        assert np.isnan(found["of_nan_"]).all(), function
 
 
 def cast(x: np.ndarray[Any, Any], kind: str) -> np.ndarray[Any, Any]:

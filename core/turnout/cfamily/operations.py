@@ -95,9 +95,13 @@ def _saturating(helpers: Helpers, source: ir.DType, target: ir.DType) -> str:
 def compute(helpers: Helpers, name: str, dtype: ir.DType, operands: tuple[str, ...]) -> str:
     """An expression for one operation; `dtype` is the type of the (last) operand."""
     spelling = _SPELLINGS.get(name)
-    if spelling is None:
-        return _call_math(helpers, dtype, name, *operands)
-    return spelling(helpers, dtype, *operands)
+    if spelling is not None:
+        return spelling(helpers, dtype, *operands)
+    call = _call_math(helpers, dtype, name, *operands)
+    if name in helpers.dialect.nan_passes_by:
+        (x,) = operands
+        return f"({x} != {x} ? {x} : {call})"
+    return call
 
 
 Spelling = Callable[..., str]
