@@ -135,6 +135,9 @@ def _versions(backend: Backend) -> str:
     return f"turnout {core_version()} {backend.distribution} {backend.version}"
 
 
+_C_FAMILY = os.path.join(os.path.dirname(__file__), "cfamily", "__init__.py")
+
+
 @functools.lru_cache(maxsize=16)
 def _source_digest(backend: Backend) -> str:
     """Digest of the Python files of a backend's package.
@@ -148,7 +151,9 @@ def _source_digest(backend: Backend) -> str:
     # A namespace package has no file, and belongs to others too.
     path = getattr(package, "__file__", None) or module.__file__ or ""
     digest = sha256()
-    for file in _package_files(path) if os.path.basename(path) == "__init__.py" else [path]:
+    files = _package_files(path) if os.path.basename(path) == "__init__.py" else [path]
+    # What renders C-like text belongs to the core, and to the compiler of those who use it.
+    for file in [*files, *_package_files(_C_FAMILY)]:
         # What a zip archive holds does not change.
         if os.path.isfile(file):
             with open(file, "rb") as opened:
