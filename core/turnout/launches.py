@@ -11,6 +11,7 @@ import numpy as np
 
 from . import ir
 from .compilation import load_unit
+from .errors import CallError
 from .hooks import IndexViolation, Launcher, Options
 from .loading import DeviceContext
 from .positions import position_count
@@ -104,6 +105,12 @@ class SplitLaunch:
         size = self._count(self._select(arguments))
         if not size:
             return
+        if self._context.is_capturing():
+            raise CallError(
+                f"unit {self.unit.name}: a segmented kernel waits for {self._context.name} to know how "
+                "many samples are in each class, and what is captured cannot be waited for; capture it "
+                "with the policy 'switch' or 'predicated'"
+            )
         partition = self._taken(size)
         self._run(list(arguments), partition)
         # After an error it is in no state to be used again. Lists are safe to share by threads.

@@ -20,7 +20,17 @@ import pytest
 from fake_plugins import Site, device_source
 
 import turnout as tn
-from turnout import CallError, Mutable, NDArray, Param, PerformanceWarning, Scalar, f32, f64
+from turnout import (
+    CallError,
+    Index,
+    Mutable,
+    NDArray,
+    Param,
+    PerformanceWarning,
+    Scalar,
+    f32,
+    f64,
+)
 from turnout.backends import clear, context_for, home, is_capturing, resolve
 from turnout.copies import Snapshot, WorkingCopies, assign, copied, poison
 from turnout.geometry import describe
@@ -716,6 +726,19 @@ def test_views_of_one_buffer_are_not_copied_apart(gpu: types.ModuleType) -> None
     assert WorkingCopies(bound, ["out"]).problem == "'out' and 'x' share memory on gpu:0"
     apart = inspect.signature(lambda x, out: ...).bind(cells[2:], cells[:2])
     assert WorkingCopies(apart, ["out"]).problem is None
+
+
+def test_a_segmented_kernel_cannot_be_captured(gpu: types.ModuleType) -> None:
+    @tn.kernel
+    def law(kind: Index, x: Scalar, out: Mutable[Scalar]):
+        out = tn.math.dispatch(kind, [x, 2 * x], policy="segmented")
+
+    kind, x, out = on([0, 1, 5]), on([1.0, 2.0, 3.0]), on([0.0] * 3)
+    law(kind, x, out)
+    assert values(out) == [1, 4, 6]
+    gpu.captured.add(0)
+    with pytest.raises(CallError, match="cannot be waited for; capture it with the policy"):
+        law(kind, x, out)
 
 
 def test_a_capture_in_this_process_is_known(gpu: types.ModuleType) -> None:
