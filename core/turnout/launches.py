@@ -107,9 +107,9 @@ class SplitLaunch:
             return
         if self._context.is_capturing():
             raise CallError(
-                f"unit {self.unit.name}: a segmented kernel waits for {self._context.name} to know how "
-                "many samples are in each class, and what is captured cannot be waited for; capture it "
-                "with the policy 'switch' or 'predicated'"
+                f"unit {self.unit.name}: a segmented kernel waits for {self._context.name} to know "
+                "how many samples are in each class, and what is captured cannot be waited for; "
+                "capture it with the policy 'switch' or 'predicated'"
             )
         partition = self._taken(size)
         self._run(list(arguments), partition)
