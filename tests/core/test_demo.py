@@ -298,7 +298,9 @@ def test_the_table_of_a_race() -> None:
     rows = lines[title + 2 : lines.index("", title)]
     assert [row.split()[0] for row in rows][: len(NAMES)] == NAMES
     (chosen,) = (row for row in rows if "  chosen  " in row)
-    assert chosen.endswith("lowest median of 3 timed calls each")
+    # On a busy machine the times of some may lie too far apart to tell them from each other.
+    reasons = ("lowest median of 3 timed calls each", "no significant difference to ")
+    assert any(reason in chosen for reason in reasons)
     assert all("times as long" in row for row in rows if row != chosen)
 
 
