@@ -25,6 +25,7 @@ from .implementations import forced_implementations
 from .kernel import Executable, Kernel
 from .lower import dispatch_groups, segmented_groups, with_policies
 from .perf import PerformanceDispatcher, perf_dispatch
+from .ranking import median
 from .segmentation import ExtraNames, split
 from .signatures import generate_prototype
 
@@ -41,8 +42,12 @@ MOST_VARIANTS = 12
 """Combinations of policies that are tried, those that change the first dispatches first."""
 
 CALLS_PER_LOOK = 15
-"""Calls that run the chosen form before one is an operation's again, which measures from time to
-time: the call of an operation costs a microsecond or two."""
+"""Most calls that run the chosen form before one is an operation's again, which measures from time
+to time: to ask the operation, and what it has decided, takes about 25 microseconds."""
+
+LONG_CALL_NS = 1_600_000
+"""Calls that take so long are all an operation's, and of shorter ones the more the longer they take,
+so that a mix that has changed is seen soon."""
 
 Policies = dict[str, str]
 
@@ -252,7 +257,9 @@ class Automatic:
         result = self.operation(*args)
         decision = self.operation.decision(*args)
         if decision is not None and decision.chosen is not None:
-            shortcut = _Shortcut(self._forms[decision.chosen])
+            typical_ns = max(1, median(decision.samples.get(decision.chosen) or (LONG_CALL_NS,)))
+            calls = min(CALLS_PER_LOOK, int(LONG_CALL_NS / typical_ns) - 1)
+            shortcut = _Shortcut(self._forms[decision.chosen], calls)
             self._shortcuts[args[self._measured].size.bit_length()] = shortcut
         return result
 
@@ -262,6 +269,6 @@ class _Shortcut:
 
     __slots__ = ("calls_left", "form")
 
-    def __init__(self, form: Kernel) -> None:
+    def __init__(self, form: Kernel, calls_left: int) -> None:
         self.form = form
-        self.calls_left = CALLS_PER_LOOK
+        self.calls_left = calls_left
