@@ -46,8 +46,8 @@ CALLS_PER_LOOK = 15
 to time: to ask the operation, and what it has decided, takes about 25 microseconds."""
 
 LONG_CALL_NS = 1_600_000
-"""Calls that take so long are all an operation's, and of shorter ones the more the longer they take,
-so that a mix that has changed is seen soon."""
+"""Calls that take so long are all an operation's, and of shorter ones the more the longer they
+take, so that a mix that has changed is seen soon."""
 
 Policies = dict[str, str]
 
