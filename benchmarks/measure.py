@@ -25,6 +25,10 @@ TimedCall = Callable[[int], float]
 MAXIMUM_CALLS = 1 << 20
 
 
+LEAST_NS = 0.01
+"""Less than any clock here can tell from nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Moment:
     """A point in time on two clocks; moments are subtracted like numbers.
@@ -99,9 +103,12 @@ class Timing:
         return statistics.median(self.samples_ns)
 
     def minus(self, other: Timing) -> Timing:
-        """What this call took beyond another one, round by round."""
+        """What this call took beyond another one, round by round.
+
+        What noise has made nothing or less counts as `LEAST_NS`, so that ratios are numbers.
+        """
         pairs = zip(self.samples_ns, other.samples_ns, strict=True)
-        return Timing(tuple(own - others for own, others in pairs))
+        return Timing(tuple(max(own - others, LEAST_NS) for own, others in pairs))
 
 
 def spread(values: Sequence[float]) -> Spread:

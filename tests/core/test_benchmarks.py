@@ -23,7 +23,17 @@ from benchmarks.compare import (
     geometric_mean,
     judge,
 )
-from benchmarks.measure import Budget, Moment, Spread, Timing, alternate, speedup, spread, timed
+from benchmarks.measure import (
+    LEAST_NS,
+    Budget,
+    Moment,
+    Spread,
+    Timing,
+    alternate,
+    speedup,
+    spread,
+    timed,
+)
 from click.testing import CliRunner
 
 SHORTEST = Budget(seconds=0, minimum_rounds=2, sample_ns=1)
@@ -69,6 +79,7 @@ def test_speedup_is_the_ratio_of_medians_with_the_spread_within_rounds() -> None
 
 def test_one_timing_minus_another_goes_round_by_round() -> None:
     assert Timing((5.0, 9.0)).minus(Timing((1.0, 2.0))) == Timing((4.0, 7.0))
+    assert Timing((5.0, 1.0)).minus(Timing((5.0, 2.0))) == Timing((LEAST_NS, LEAST_NS))
 
 
 def test_geometric_mean() -> None:
