@@ -31,7 +31,7 @@ from .ir import DTYPE_BY_NAME, DType, f32, f64
 from .kernel import Kernel, kernel
 from .lang import Func, LoopNote, LoweredKernel, Mutable, NDArray, Param, Scalar
 from .loading import DeviceContext
-from .lower import dispatch_groups
+from .lower import plan_dispatches
 from .perf import PerformanceDispatcher
 from .targets import attribute, imported, split_target
 
@@ -415,7 +415,6 @@ _LOWERINGS = {
 
 
 def _dispatches(inspected: Kernel, plan: ir.Plan) -> tuple[DispatchReport, ...]:
-    found = [dispatch for unit in plan.units for dispatch in dispatch_groups(unit)]
     return tuple(
         DispatchReport(
             dispatch.line,
@@ -425,7 +424,7 @@ def _dispatches(inspected: Kernel, plan: ir.Plan) -> tuple[DispatchReport, ...]:
             len(dispatch.arms),
             _LOWERINGS[dispatch.policy],
         )
-        for dispatch in sorted(found, key=lambda dispatch: dispatch.line)
+        for dispatch in sorted(plan_dispatches(plan), key=lambda dispatch: dispatch.line)
     )
 
 

@@ -63,7 +63,7 @@ from .lang import (
 )
 from .lang.names import constant
 from .loading import DeviceContext
-from .lower import dispatch_groups, with_policies
+from .lower import plan_dispatches, with_policies
 from .pickling import Definition, define, reduced
 from .positions import reach_check, reach_problems
 from .segmentation import counted
@@ -522,8 +522,7 @@ class Executable:
     @property
     def has_open_dispatches(self) -> bool:
         """Whether a policy is still to be chosen."""
-        units = [run.unit for run in self.lowered.plan.runs]
-        return any(group.policy == "auto" for unit in units for group in dispatch_groups(unit))
+        return any(group.policy == "auto" for group in plan_dispatches(self.lowered.plan))
 
     def _launch(self, step: ir.Run | ir.Split) -> Launch | SplitLaunch:
         from .launches import Launch, SplitLaunch
@@ -537,8 +536,7 @@ class Executable:
         """The dispatches that counters are for, by the names of these."""
         if not counters:
             return {}
-        units = [run.unit for run in self.lowered.plan.runs]
-        groups = {f"{g.name}{MIX_SUFFIX}": g for unit in units for g in dispatch_groups(unit)}
+        groups = {f"{each.name}{MIX_SUFFIX}": each for each in plan_dispatches(self.lowered.plan)}
         if unknown := [name for name in counters if name not in groups]:
             hint = (
                 f"its counters are {', '.join(groups)}"

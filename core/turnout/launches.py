@@ -85,7 +85,6 @@ class SplitLaunch:
         self.unit = split.run.unit
         self._context = context
         self._classes = len(split.branches)
-        self._extra = len(places)
         places = {**places, **{name: len(places) + n for n, name in enumerate(split.extra)}}
 
         def launches(plan: ir.Plan) -> list[Launch]:
@@ -119,24 +118,18 @@ class SplitLaunch:
 
     def _taken(self, size: int) -> _Partition:
         """A partition that no other thread uses meanwhile, of so many samples."""
-        put_back = []
-        found = None
-        while found is None and self._partitions:
+        for candidate in self._partitions.copy():
+            if candidate.size != size:
+                continue
             try:
-                candidate = self._partitions.pop()
-            except IndexError:  # another thread was faster
-                break
-            if candidate.size == size:
-                found = candidate
-            else:
-                put_back.append(candidate)
-        self._partitions[:0] = reversed(put_back)
-        if found is None:
-            return _Partition(size, self._classes, self._context)
-        if not self._context.is_host:
-            # A queue of another caller may still read what is written now.
-            self._context.sync()
-        return found
+                self._partitions.remove(candidate)
+            except ValueError:  # another thread was faster
+                continue
+            if not self._context.is_host:
+                # A queue of another caller may still read what is written now.
+                self._context.sync()
+            return candidate
+        return _Partition(size, self._classes, self._context)
 
     def _run(self, arguments: list[Any], partition: _Partition) -> None:
         changed = self._classified(arguments, partition)

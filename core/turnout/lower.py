@@ -14,7 +14,7 @@ from itertools import groupby
 
 from . import ir
 from .errors import KernelError
-from .ir.transform import fresh_values, rename, with_regions
+from .ir.transform import fresh_values, rename, rewritten, with_regions
 from .lang import POLICIES as POLICIES
 
 
@@ -29,25 +29,32 @@ def segmented_groups(unit: ir.Unit) -> list[str]:
     return list(dict.fromkeys(group.name for group in groups if group.policy == "segmented"))
 
 
+def plan_dispatches(plan: ir.Plan) -> list[ir.Dispatch]:
+    """List the dispatches of all units of a plan, as `dispatch_groups` does of one."""
+    return [group for run in plan.runs for group in dispatch_groups(run.unit)]
+
+
 def with_policies(plan: ir.Plan, policies: Mapping[str, str]) -> ir.Plan:
     """Give the plan with other policies of the dispatches that `policies` names."""
-
-    def resolved(statement: ir.Statement) -> ir.Statement:
-        regions = [
-            replace(region, body=tuple(map(resolved, region.body))) for region in statement.regions
-        ]
-        statement = with_regions(statement, regions)
-        if isinstance(statement, ir.Dispatch):
-            return replace(statement, policy=policies.get(statement.name, statement.policy))
-        return statement
 
     def changed(step: ir.Step) -> ir.Step:
         if not isinstance(step, ir.Run):
             return step
-        body = replace(step.unit.body, body=tuple(map(resolved, step.unit.body.body)))
+        body = region_with_policies(step.unit.body, policies)
         return replace(step, unit=replace(step.unit, body=body))
 
     return ir.Plan(tuple(map(changed, plan.steps))) if policies else plan
+
+
+def region_with_policies(region: ir.Region, policies: Mapping[str, str]) -> ir.Region:
+    """Give a region with other policies of the dispatches that `policies` names."""
+
+    def change(statement: ir.Statement, rebuilt: ir.Statement) -> list[ir.Statement]:
+        if isinstance(rebuilt, ir.Dispatch):
+            return [replace(rebuilt, policy=policies.get(rebuilt.name, rebuilt.policy))]
+        return [rebuilt]
+
+    return rewritten(region, change)
 
 
 def lower_dispatches(unit: ir.Unit, choose: Callable[[ir.Dispatch], str] | None = None) -> ir.Unit:

@@ -60,6 +60,7 @@ from .hooks import (
     hookimpl,
 )
 from .ir import OPERATIONS, Operation, format_unit, statements
+from .slots import packer
 from .threads import num_threads, on_num_threads_change
 
 if TYPE_CHECKING:
@@ -101,5 +102,6 @@ __all__ = [
     "ir",
     "num_threads",
     "on_num_threads_change",
+    "packer",
     "statements",
 ]

@@ -23,10 +23,10 @@ from .errors import ConfigurationError, KernelError
 from .explain import Explanation
 from .implementations import forced_implementations
 from .kernel import Executable, Kernel
-from .lower import dispatch_groups, segmented_groups, with_policies
+from .lower import plan_dispatches, segmented_groups, with_policies
 from .perf import PerformanceDispatcher, perf_dispatch
 from .ranking import median
-from .segmentation import ExtraNames, split
+from .segmentation import check_split
 from .signatures import generate_prototype
 
 SMALLEST_MEASURED = 256
@@ -78,8 +78,7 @@ def automatic(kernel: Kernel, executable: Executable) -> Executable | Automatic:
 
 def open_groups(plan: ir.Plan) -> dict[str, ir.Dispatch]:
     """The dispatches of a plan whose policy is open, by name."""
-    found = [group for run in plan.runs for group in dispatch_groups(run.unit)]
-    return {group.name: group for group in found if group.policy == "auto"}
+    return {group.name: group for group in plan_dispatches(plan) if group.policy == "auto"}
 
 
 def _variants(
@@ -113,13 +112,11 @@ def _has_few_arms(group: ir.Dispatch) -> bool:
 
 def _can_be(plan: ir.Plan, policies: Policies) -> bool:
     """Whether a plan can be lowered so; what stands in a loop cannot be split, for example."""
-    for run in with_policies(plan, policies).runs:
-        groups = segmented_groups(run.unit)
-        try:
-            if groups:
-                split(run.unit, groups, ExtraNames.without(p.name for p in run.unit.parameters))
-        except KernelError:
-            return False
+    try:
+        for run in with_policies(plan, policies).runs:
+            check_split(run.unit, segmented_groups(run.unit))
+    except KernelError:
+        return False
     return True
 
 

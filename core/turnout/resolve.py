@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from . import ir
 from .errors import KernelError
 from .kernel import Kernel
-from .lower import POLICIES, dispatch_groups, segmented_groups, with_policies
-from .segmentation import ExtraNames, split
+from .lower import POLICIES, plan_dispatches, segmented_groups, with_policies
+from .segmentation import check_split
 from .selectors import possible_lowering
 
 RESOLUTIONS = tuple(policy for policy in POLICIES if policy != "auto")
@@ -57,12 +57,12 @@ def resolve_dispatch(kernel: Kernel, policies: Mapping[str, str]) -> Kernel:
             f"{{'dispatch0': 'switch'}}, not {type(policies).__name__}"
         )
     _, lowered = possible_lowering(kernel)
-    groups = {group.name: group for run in lowered.plan.runs for group in dispatch_groups(run.unit)}
+    groups = {group.name: group for group in plan_dispatches(lowered.plan)}
     for name, policy in policies.items():
         _check(kernel, groups, name, policy)
     for run in with_policies(lowered.plan, policies).runs:
         # What cannot be split is refused here, where the choice is made, and not at a call.
-        split(run.unit, segmented_groups(run.unit), ExtraNames.without(run.unit.arrays))
+        check_split(run.unit, segmented_groups(run.unit))
     return kernel._varied(chosen_policies={**kernel.chosen_policies, **policies})
 
 

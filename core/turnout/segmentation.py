@@ -22,7 +22,7 @@ from .errors import KernelError
 from .ir import Value, i64, statements, u8, u32, u64
 from .ir.transform import fresh_values, rename, with_regions
 from .lang.cleanup import without_dead_code
-from .lower import dispatch_groups
+from .lower import dispatch_groups, region_with_policies
 from .records import record
 
 MAXIMUM_UNITS = 64
@@ -111,6 +111,31 @@ class Segmentation:
         return prod(self.sizes)
 
 
+def check_split(unit: ir.Unit, groups: Iterable[str]) -> dict[str, int]:
+    """Check that `split` can split a unit, without doing it.
+
+    Returns
+    -------
+    dict of str to int
+        The dispatches in source order, and how many classes each has.
+
+    Raises
+    ------
+    KernelError
+        As `split` does.
+    """
+    sizes = {name: len(dispatch.arms) for name, dispatch in _dispatches(unit, groups).items()}
+    _check_number_of_units(unit, tuple(sizes), tuple(sizes.values()))
+    for name in sizes:
+        if problem := classification_problem(unit, name):
+            raise KernelError(
+                f"kernel {unit.name!r}, dispatch {name!r}: policy 'segmented' needs the class of "
+                f"every position before the run, but {problem}; "
+                "use 'switch', 'predicated' or 'auto'"
+            )
+    return sizes
+
+
 def split(unit: ir.Unit, groups: Iterable[str], names: ExtraNames) -> Segmentation:
     """Split a unit by the classes of some of its dispatches.
 
@@ -133,18 +158,9 @@ def split(unit: ir.Unit, groups: Iterable[str], names: ExtraNames) -> Segmentati
         If there are more than `MAXIMUM_UNITS` joint classes, or the class of a dispatch is not
         known before the run (see `classification_problem`).
     """
-    chosen = _dispatches(unit, groups)
+    chosen = check_split(unit, groups)
     found = tuple(chosen)
-    sizes = tuple(len(dispatch.arms) for dispatch in chosen.values())
-    _check_number_of_units(unit, found, sizes)
-    for name in found:
-        if problem := classification_problem(unit, name):
-            raise KernelError(
-                f"kernel {unit.name!r}, dispatch {name!r}: policy 'segmented' needs the class of "
-                f"every position before the run, but {problem}; "
-                "use 'switch', 'predicated' or 'auto'"
-            )
-
+    sizes = tuple(chosen.values())
     switched = replace(unit, body=_with_switches(unit.body, found))
     branches, guarded = [], []
     for number, arms in enumerate(product(*map(range, sizes))):
@@ -205,15 +221,9 @@ def _check_number_of_units(unit: ir.Unit, groups: Sequence[str], sizes: Sequence
 # -- units over an index list ----------------------------------------------------------------------
 
 
-def _with_switches(region: ir.Region, groups: Sequence[str]) -> ir.Region:
+def _with_switches(region: ir.Region, groups: Iterable[str]) -> ir.Region:
     """Declare policy "switch" for some dispatches."""
-    body = []
-    for statement in region.body:
-        if isinstance(statement, ir.Dispatch) and statement.name in groups:
-            statement = replace(statement, policy="switch")
-        regions = [_with_switches(inner, groups) for inner in statement.regions]
-        body.append(with_regions(statement, regions))
-    return replace(region, body=tuple(body))
+    return region_with_policies(region, dict.fromkeys(groups, "switch"))
 
 
 def _choose_arms(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from .arguments import Types
 from .digests import sha256
 from .errors import KernelError
 from .ir import i64
-from .ir.transform import fresh_values, with_regions
+from .ir.transform import fresh_values, rewritten
 from .kernel import Kernel
 from .lang import SAMPLES, KernelSource, LoweredKernel, ParameterSpec, Signature, sample_overlaps
 from .lower import segmented_groups
@@ -296,30 +296,18 @@ def _prototype(primal: Kernel, suffix: str, specs: Sequence[ParameterSpec]) -> A
 # -- transforms of units ---------------------------------------------------------------------------
 
 
-def _rewritten(
-    region: ir.Region, change: Callable[[ir.Statement], Iterator[ir.Statement] | None]
-) -> ir.Region:
-    """A region with statements replaced, at any depth; None keeps one."""
-    body: list[ir.Statement] = []
-    for statement in region.body:
-        regions = [_rewritten(inner, change) for inner in statement.regions]
-        changed = change(statement)
-        body += [with_regions(statement, regions)] if changed is None else changed
-    return replace(region, body=tuple(body))
-
-
 def _with_wide_classes(unit: ir.Unit, array: str, name: str) -> ir.Unit:
     """The unit with classes in an array of i64 of another name."""
     fresh = fresh_values(unit)
 
-    def change(statement: ir.Statement) -> Iterator[ir.Statement] | None:
+    def change(statement: ir.Statement, rebuilt: ir.Statement) -> Iterable[ir.Statement]:
         wide = fresh(i64)
         match statement:
             case ir.Load(result, loaded, indices) if loaded == array:
-                return iter((ir.Load(wide, name, indices), ir.Cast(result, wide)))
+                return ir.Load(wide, name, indices), ir.Cast(result, wide)
             case ir.Store(stored, indices, value) if stored == array:
-                return iter((ir.Cast(wide, value), ir.Store(name, indices, wide)))
-        return None
+                return ir.Cast(wide, value), ir.Store(name, indices, wide)
+        return (rebuilt,)
 
     parameters = tuple(
         replace(p, name=name, dtype=i64)
@@ -327,16 +315,16 @@ def _with_wide_classes(unit: ir.Unit, array: str, name: str) -> ir.Unit:
         else p
         for p in unit.parameters
     )
-    return replace(unit, parameters=parameters, body=_rewritten(unit.body, change))
+    return replace(unit, parameters=parameters, body=rewritten(unit.body, change))
 
 
 def _with_stale(unit: ir.Unit, classes: str, stale: str, number: int, mask: str) -> ir.Unit:
     """The unit that also tells where a class is not `number`; what `mask` skips keeps its marks."""
     fresh = fresh_values(unit)
 
-    def change(statement: ir.Statement) -> Iterator[ir.Statement] | None:
+    def change(statement: ir.Statement, rebuilt: ir.Statement) -> Iterable[ir.Statement]:
         if not (isinstance(statement, ir.Store) and statement.array == classes):
-            return None
+            return (rebuilt,)
         own, differs = fresh(i64), fresh(ir.bool_)
         marks: tuple[ir.Statement, ...] = (
             ir.Constant(own, number),
@@ -345,16 +333,16 @@ def _with_stale(unit: ir.Unit, classes: str, stale: str, number: int, mask: str)
             ir.Store(stale, statement.indices, differs),
         )
         if not mask:
-            return iter(marks)
+            return marks
         skipped = fresh(ir.bool_)
         skip, mark = ir.Region((), ()), ir.Region((), marks)
         load = ir.Load(skipped, mask, statement.indices)
-        return iter((load, ir.If((), skipped, skip, mark)))
+        return load, ir.If((), skipped, skip, mark)
 
     parameters = [*unit.parameters, ir.ArrayParameter(stale, ir.bool_, 1, False, True)]
     if mask and mask not in unit.arrays:
         parameters.append(ir.ArrayParameter(mask, ir.bool_, 1))
-    return replace(unit, parameters=tuple(parameters), body=_rewritten(unit.body, change))
+    return replace(unit, parameters=tuple(parameters), body=rewritten(unit.body, change))
 
 
 def _over_offsets(
@@ -382,17 +370,17 @@ def _over_offsets(
         ir.Compute(has_order, "greater", (length, zero)),
     )
 
-    def change(statement: ir.Statement) -> Iterator[ir.Statement] | None:
+    def change(statement: ir.Statement, rebuilt: ir.Statement) -> Iterable[ir.Statement]:
         if not (isinstance(statement, ir.Load) and statement.array == names.order):
-            return None
+            return (rebuilt,)
         listed = fresh(i64)
         load = ir.Load(listed, order, statement.indices)
         listing = ir.Region((), (load,), (listed,))
-        return iter(
-            (ir.If((statement.result,), has_order, listing, ir.Region((), (), statement.indices)),)
+        return (
+            ir.If((statement.result,), has_order, listing, ir.Region((), (), statement.indices)),
         )
 
-    body = _rewritten(unit.body, change)
+    body = rewritten(unit.body, change)
     (place,) = body.parameters
     is_inside = fresh(ir.bool_)
     guarded = (

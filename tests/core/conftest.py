@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
+import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_plugins import Site, device_source
 from language_support import DEVICES
+
+import turnout as tn
+from turnout.backends import clear
 
 
 @pytest.fixture(params=DEVICES)
@@ -30,3 +37,17 @@ def no_home(
     else:
         monkeypatch.setenv("HOME", str(tmp_path / request.param))
         monkeypatch.setenv("USERPROFILE", str(tmp_path / request.param))
+
+
+@pytest.fixture
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """The module of backend ``gpu`` with two devices; ``tiny`` has one without float64."""
+    monkeypatch.delenv("TURNOUT_BACKEND", raising=False)
+    monkeypatch.setenv("TURNOUT_CACHE", "off")
+    site = Site(tmp_path / "site", monkeypatch)
+    site.install_backend("gpu", device_source("gpu"))
+    site.install_backend("tiny", device_source("tiny", 1, features=()))
+    tn.devices("gpu")
+    yield sys.modules["dist_gpu_module"]
+    monkeypatch.undo()
+    clear()

@@ -10,14 +10,11 @@ import signal
 import sys
 import threading
 import types
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_plugins import Site, device_source
 
 import turnout as tn
 from turnout import (
@@ -69,20 +66,6 @@ def normalised(a: NDArray[f64, 1], b: NDArray[f64, 1]) -> None:
         total += a[i]
     for i in range(a.shape[0]):
         b[i] = a[i] / total
-
-
-@pytest.fixture
-def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
-    """The module of backend ``gpu`` with two devices; ``tiny`` has one without float64."""
-    monkeypatch.delenv("TURNOUT_BACKEND", raising=False)
-    monkeypatch.setenv("TURNOUT_CACHE", "off")
-    site = Site(tmp_path / "site", monkeypatch)
-    site.install_backend("gpu", device_source("gpu"))
-    site.install_backend("tiny", device_source("tiny", 1, features=()))
-    tn.devices("gpu")
-    yield sys.modules["dist_gpu_module"]
-    monkeypatch.undo()
-    clear()
 
 
 def on(host: Any, device: str = "gpu") -> Any:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import types
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_plugins import Site, device_source
 
 import turnout as tn
 from turnout import Mutable, Scalar
-from turnout.backends import clear
 
 pytestmark = pytest.mark.filterwarnings("ignore::turnout.PerformanceWarning")
 
@@ -22,19 +17,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::turnout.PerformanceWarning")
 @tn.kernel
 def double(x: Scalar, out: Mutable[Scalar]):
     out = x + x
-
-
-@pytest.fixture
-def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
-    monkeypatch.delenv("TURNOUT_BACKEND", raising=False)
-    monkeypatch.setenv("TURNOUT_CACHE", "off")
-    site = Site(tmp_path / "site", monkeypatch)
-    site.install_backend("gpu", device_source("gpu"))
-    site.install_backend("tiny", device_source("tiny", 1, features=()))
-    tn.devices("gpu")
-    yield sys.modules["dist_gpu_module"]
-    monkeypatch.undo()
-    clear()
 
 
 @pytest.fixture

@@ -42,13 +42,12 @@ def dispatches(unit: ir.Unit) -> list[ir.Dispatch]:
 def as_switches(region: ir.Region) -> ir.Region:
     """The region with a `Switch` for every dispatch."""
 
-    def changed(statement: ir.Statement) -> ir.Statement:
-        inner = predication._with_regions(statement, as_switches)
+    def changed(statement: ir.Statement, inner: ir.Statement) -> list[ir.Statement]:
         if isinstance(inner, ir.Dispatch):
-            return ir.Switch(inner.results, inner.selector, inner.arms)
-        return inner
+            return [ir.Switch(inner.results, inner.selector, inner.arms)]
+        return [inner]
 
-    return ir.Region(region.parameters, tuple(map(changed, region.body)), region.yields)
+    return ir.rewritten(region, changed)
 
 
 def with_body(unit: ir.Unit, body: ir.Region) -> ir.Unit:

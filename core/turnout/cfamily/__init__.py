@@ -42,7 +42,7 @@ second one for launches in which neighbours on the last axis of every array are 
 
 from __future__ import annotations
 
-from .arguments import packer
+from ..slots import packer
 from .dialects import C99, CUDA_CPP, OPENCL_C, Dialect
 from .renderer import Rendered, entry_name, has_dense_rows, local_bytes, render
 

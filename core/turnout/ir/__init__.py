@@ -32,6 +32,7 @@ from .nodes import (
 )
 from .operations import OPERATIONS, Operation, convert
 from .printer import format_plan, format_unit
+from .transform import fresh_values, rename, rewritten, with_regions
 from .types import (
     ALL_DTYPES,
     DTYPE_BY_NAME,
@@ -95,6 +96,7 @@ __all__ = [
     "f64",
     "format_plan",
     "format_unit",
+    "fresh_values",
     "from_numpy",
     "i8",
     "i16",
@@ -102,10 +104,13 @@ __all__ = [
     "i64",
     "is_pure",
     "promote",
+    "rename",
+    "rewritten",
     "statements",
     "u8",
     "u16",
     "u32",
     "u64",
     "verify",
+    "with_regions",
 ]

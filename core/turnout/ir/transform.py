@@ -46,6 +46,25 @@ def with_regions(statement: ir.Statement, regions: Sequence[ir.Region]) -> ir.St
             return statement
 
 
+def rewritten(
+    region: ir.Region,
+    change: Callable[[ir.Statement, ir.Statement], Iterable[ir.Statement]],
+) -> ir.Region:
+    """Give a region with statements replaced, at any depth.
+
+    Parameters
+    ----------
+    region : Region
+    change : callable
+        Takes a statement, and the same with what became of its regions; gives what takes its place.
+    """
+    body: list[ir.Statement] = []
+    for statement in region.body:
+        regions = [rewritten(inner, change) for inner in statement.regions]
+        body += change(statement, with_regions(statement, regions))
+    return replace(region, body=tuple(body))
+
+
 def rename(
     body: Iterable[ir.Statement], names: Mapping[ir.Value, ir.Value]
 ) -> tuple[ir.Statement, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.plugin import DirectCall, IndexViolation, ir, statements
+from turnout.plugin import DirectCall, IndexViolation, ir, packer, statements
 
 from . import threads
 from .compiler import Loaded
@@ -23,12 +23,6 @@ can cost more than the call where other threads keep the interpreter busy."""
 
 _STATEMENT_NS = 0.5
 """Order of magnitude of one statement at one position."""
-
-_SCALAR_FORMATS = {
-    "f32": "f4x", "f64": "d", "bool_": "?7x",
-    "i8": "b7x", "i16": "h6x", "i32": "i4x", "i64": "q",
-    "u8": "B7x", "u16": "H6x", "u32": "I4x", "u64": "Q",
-}  # fmt: skip
 
 _RESULT, *_ARGUMENTS = ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64
 _holding = ctypes.PYFUNCTYPE(_RESULT, *_ARGUMENTS)
@@ -57,7 +51,7 @@ class CpuLauncher:
     def __init__(self, loaded: Loaded, unit: ir.Unit) -> None:
         self._loaded = loaded
         self.address = loaded.address
-        self._pack = _packer(unit)
+        self._pack = packer(unit, _ADDRESS, word_at=_word_at)
         self._holding = _holding(loaded.address)
         self._releasing = _releasing(loaded.address)
         self.holding_limit = _holding_limit(unit)
@@ -140,27 +134,6 @@ def _holding_limit(unit: ir.Unit) -> int:
         return 0
     body = list(statements(unit.body.body))
     return int(_RELEASE_AFTER_NS / (_STATEMENT_NS * (len(body) + 1)))
-
-
-def _packer(unit: ir.Unit) -> Callable[..., bytes]:
-    """Make the function that turns arguments into the slots that `turnout_cpu.emit` describes.
-
-    It is written out for the unit's parameters, because a loop over them takes twice as long.
-    """
-    names, formats, fields = [], [], []
-    for number, parameter in enumerate(unit.parameters):
-        name = f"a{number}"
-        names.append(name)
-        if isinstance(parameter, ir.ArrayParameter):
-            formats.append(f"{1 + 2 * parameter.rank}q")
-            fields.append(f"{_ADDRESS.format(name)}, *{name}.shape, *{name}.strides")
-        else:
-            formats.append(_SCALAR_FORMATS[parameter.dtype.name])
-            fields.append(name)
-    pack = struct.Struct("=" + "".join(formats)).pack
-    source = f"lambda {', '.join(names)}: pack({', '.join(fields)})"
-    packer: Callable[..., bytes] = eval(source, {"pack": pack, "word_at": _word_at})
-    return packer
 
 
 _word_at = ctypes.c_ssize_t.from_address

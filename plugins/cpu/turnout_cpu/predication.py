@@ -8,9 +8,8 @@ remains is the same: cheap arms are evaluated for all, and selects choose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields, replace
-from itertools import chain, count
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from turnout.plugin import ir, statements
 
@@ -34,14 +33,19 @@ def lowered(unit: ir.Unit, site: ir.Dispatch) -> ir.Unit | None:
     arms = site.arms[: site.selector.dtype.maximum + 1]
     if len(arms) == 1 or not any(_is_costly(arm) for arm in arms):
         return None
-    return replace(unit, body=_replaced(unit.body, site, list(_selection(unit, site, arms))))
+    instead = list(_selection(unit, site, arms))
+
+    def change(statement: ir.Statement, rebuilt: ir.Statement) -> list[ir.Statement]:
+        return instead if statement is site else [rebuilt]
+
+    return replace(unit, body=ir.rewritten(unit.body, change))
 
 
 def _selection(
     unit: ir.Unit, site: ir.Dispatch, arms: Sequence[ir.Region]
 ) -> Iterator[ir.Statement]:
     """The arms one after the other, then a chain of selects."""
-    fresh, selector = _fresh_values(unit), site.selector
+    fresh, selector = ir.fresh_values(unit), site.selector
     last = len(arms) - 1
     conditions, values = [], []
     for number, arm in enumerate(arms):
@@ -79,47 +83,6 @@ def _is_costly(arm: ir.Region) -> bool:
 def _is_harmless(arm: ir.Region) -> bool:
     """Whether an arm may run for other classes: an index may be in range for its own one only."""
     return not any(isinstance(s, ir.Load | ir.Store | ir.LocalArray) for s in statements(arm.body))
-
-
-def _replaced(region: ir.Region, site: ir.Dispatch, instead: Sequence[ir.Statement]) -> ir.Region:
-    def body() -> Iterator[ir.Statement]:
-        for statement in region.body:
-            if statement is site:
-                yield from instead
-            else:
-                yield _with_regions(statement, lambda inner: _replaced(inner, site, instead))
-
-    return replace(region, body=tuple(body()))
-
-
-def _with_regions(
-    statement: ir.Statement, change: Callable[[ir.Region], ir.Region]
-) -> ir.Statement:
-    """The statement with each of its regions changed."""
-    changed: dict[str, object] = {}
-    for field in fields(statement):
-        value = getattr(statement, field.name)
-        if isinstance(value, ir.Region):
-            changed[field.name] = change(value)
-        elif field.name == "arms":
-            changed[field.name] = tuple(map(change, value))
-    return replace(statement, **changed) if changed else statement
-
-
-def _fresh_values(unit: ir.Unit) -> Callable[[ir.DType], ir.Value]:
-    numbers = count(1 + max((value.number for value in _definitions(unit)), default=-1))
-    return lambda dtype: ir.Value(next(numbers), dtype)
-
-
-def _definitions(unit: ir.Unit) -> Iterable[ir.Value]:
-    for parameter in unit.parameters:
-        if isinstance(parameter, ir.ScalarParameter):
-            yield parameter.value
-    yield from unit.body.parameters
-    for statement in statements(chain(unit.prologue, unit.body.body)):
-        yield from statement.results
-        for region in statement.regions:
-            yield from region.parameters
 
 
 def _zero(dtype: ir.DType) -> int | float | bool:

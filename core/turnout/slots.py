@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from .. import ir
+from . import ir
 
 _SCALAR_FORMATS = {
     "f32": "f4x", "f64": "d", "bool_": "?7x",
