@@ -37,6 +37,9 @@ _NEVER = len(_LEAST_SHARES)
 _DEVIATIONS = 3
 """By how many standard deviations of chance a class has to leave its level."""
 
+_OVERLOOKED = 5
+"""So many samples of a class that was not seen the last time may be there by chance."""
+
 
 @record
 class Mix:
@@ -85,11 +88,11 @@ def _level(count: int, total: int) -> int:
 
 
 def _is_chance(level: int, count: int, total: int) -> bool:
-    least = 0.0 if level == _NEVER else _LEAST_SHARES[level]
-    most = 0.0 if level == _NEVER else (1.0, *_LEAST_SHARES)[level]
+    if level == _NEVER:
+        return count <= _OVERLOOKED
+    least, most = _LEAST_SHARES[level], (1.0, *_LEAST_SHARES)[level]
     lowest = total * least - _DEVIATIONS * math.sqrt(total * least * (1 - least))
-    # Also of what was never seen a few may be there.
-    highest = total * most + _DEVIATIONS * math.sqrt(max(1.0, total * most * (1 - most)))
+    highest = total * most + _DEVIATIONS * math.sqrt(total * most * (1 - most))
     return lowest <= count <= highest
 
 
