@@ -298,6 +298,9 @@ class Automatic:
         options: Mapping[str, Any],
     ) -> Any:
         """Run a call by the decision that holds, and more after it; or else by the operation."""
+        context = self.executable.context
+        if not context.is_host:
+            context.sync()  # to wait for calls before is not what a look takes
         started_ns = perf_counter_ns()
         if self._shortcut is not None:
             self._shortcut.account()
