@@ -221,6 +221,24 @@ def dispatch_costs(
     return costs
 
 
+def has_unknown_rounds(unit: ir.Unit, dispatch: ir.Dispatch) -> bool:
+    """Whether a branch has a loop whose rounds are not known, so that its costs are those of one.
+
+    Parameters
+    ----------
+    unit : Unit
+    dispatch : Dispatch
+        One of the unit.
+    """
+    body = ir.statements((*unit.prologue, *unit.body.body))
+    constants = {s.result for s in body if isinstance(s, ir.Constant)}
+    return any(
+        isinstance(s, ir.While)
+        or (isinstance(s, ir.For) and not constants.issuperset((s.start, s.stop, s.step)))
+        for s in ir.statements([dispatch])
+    )
+
+
 # -- a model of time -------------------------------------------------------------------------------
 
 

@@ -8,14 +8,14 @@ measured, that gives nanoseconds. They are rough, so a form is ruled out only if
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from statistics import median
 from typing import Any, no_type_check
 
 import numpy as np
 
-from .costs import DispatchCost, dispatch_costs, estimated_ns
+from .costs import DispatchCost, dispatch_costs, estimated_ns, has_unknown_rounds
 from .ir import Dispatch, Run, i64
 from .kernel import Executable, kernel
 from .lang import NDArray
@@ -38,7 +38,7 @@ class Forecast:
     Parameters
     ----------
     executable : Executable
-        Of the kernel, for a device that computes on the host: nothing is known of others.
+        Of the kernel, for which a forecast `is_possible`.
     forms : mapping of str to Policies
         The forms by name.
     """
@@ -83,6 +83,23 @@ class Forecast:
             form: sum(estimate(name, cost, policies[name]) for name, cost in costs.items())
             for form, policies in self._forms.items()
         }
+
+
+def is_possible(executable: Executable, groups: Collection[str]) -> bool:
+    """Whether anything is known of times: not for devices, nor of loops of unknown length.
+
+    Parameters
+    ----------
+    executable : Executable
+    groups : collection of str
+        The dispatches whose policy is open.
+    """
+    return executable.context.is_host and not any(
+        has_unknown_rounds(run.unit, dispatch)
+        for run in executable.lowered.plan.runs
+        for dispatch in dispatch_groups(run.unit)
+        if dispatch.name in groups
+    )
 
 
 def ruled_out(estimates: Mapping[str, float]) -> dict[str, str]:
@@ -144,7 +161,7 @@ def misprediction_ns(context: DeviceContext) -> float:
     """Nanoseconds that a branch takes which the processor predicts wrongly; measured once.
 
     Loops of one or of three rounds are run in random order, where every second prediction is wrong,
-    and in order of their length. That takes about a millisecond.
+    and in order of their length. That takes about ten milliseconds.
     """
     on_device = _walk.on(context.name)
     result = np.zeros(1, i64.dtype)

@@ -332,11 +332,11 @@ class Automatic:
     @cached_property
     def _forecast(self) -> Forecast | None:
         """None where nothing is known of times, or of the classes of some dispatch."""
-        is_known = self._sampler.groups == tuple(self._groups)
-        if not is_known or not self.executable.context.is_host:
-            return None
-        from .forecast import Forecast
+        from .forecast import Forecast, is_possible
 
+        is_known = self._sampler.groups == tuple(self._groups)
+        if not (is_known and is_possible(self.executable, self._groups)):
+            return None
         return Forecast(self.executable, self._policies)
 
     def _look(self, watch: _Watch, values: Sequence[Any], samples: int | None) -> None:
