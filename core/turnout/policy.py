@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import ir
 from .backends import active_name
-from .compatibility import Implementation
 from .direct import CallLimit
 from .discovery import CORE
 from .errors import ConfigurationError, KernelError
@@ -35,13 +35,12 @@ from .explain import Explanation
 from .implementations import forced_implementations
 from .kernel import Executable, Kernel
 from .lower import plan_dispatches, segmented_groups, with_policies
-from .mix import Counts, Mix, Sampler
+from .mix import Mix, Sampler
 from .perf import PerformanceDispatcher, perf_dispatch
-from .ranking import median
 from .records import record
 from .segmentation import check_split
 from .signatures import generate_prototype
-from .tuning import Decided
+from .watch import Known, Watch
 
 if TYPE_CHECKING:
     from .forecast import Forecast
@@ -57,12 +56,6 @@ MOST_ARMS_PREDICATED = 32
 
 MOST_VARIANTS = 12
 """Combinations of policies that are tried, those that change the first dispatches first."""
-
-CALLS_PER_LOOK = 64
-"""From one look at the mix to the next, unless that would take more than `LOOKING_SHARE`."""
-
-LOOKING_SHARE = 0.01
-"""The greatest share of the time that looking at the mix may take after a choice."""
 
 SHORT_CALL_NS = 100_000
 """Up to which time of a call it is worth machine code of its own to spare half a microsecond."""
@@ -178,8 +171,9 @@ class Automatic:
         self._policies = {"+".join(policies.values()): policies for policies in variants}
         self.forms = {name: self._form(policies) for name, policies in self._policies.items()}
         self.smallest_form = next(iter(self.forms))
-        self._watches: dict[int, _Watch] = {}
+        self._watches: dict[int, Watch] = {}
         self._shortcut: _Shortcut | None = None
+        self._limited = threading.local()  # the samples of a call that does not run all
         self.operation = self._make_operation()
 
     # -- the operation ---------------------------------------------------------------------------
@@ -227,16 +221,15 @@ class Automatic:
 
         return may_be_tried
 
-    def _geometry(self, watch: _Watch) -> tuple[Any, ...]:
+    def _geometry(self, watch: Watch) -> tuple[Any, ...]:
         types = map(str, self.executable.types.values())
         return (watch.bits, str(watch.mix or ""), *types)
 
-    def _size(
-        self, args: Sequence[Any], keywords: Mapping[str, Any], samples: int | None = None
-    ) -> int:
+    def _size(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> int:
         """How many elements the first array has, of those of the samples that run."""
         name = self.kernel.signature.parameters[self.measured_place].name
         shape = (keywords[name] if name in keywords else args[self.measured_place]).shape
+        samples = getattr(self._limited, "samples", None)
         return math.prod(shape if samples is None else (*shape[:-1], samples))
 
     # -- calls -----------------------------------------------------------------------------------
@@ -258,16 +251,24 @@ class Automatic:
         counters: Mapping[str, Any],
     ) -> Any:
         """Run a call; parameters as of an `Executable`, counters by name."""
+        if samples is None:
+            return self._run(values, None, steps, {**counters})
+        self._limited.samples = samples
+        try:
+            return self._run(values, samples, steps, {**counters, "samples": samples})
+        finally:
+            self._limited.samples = None
+
+    def _run(
+        self, values: Sequence[Any], samples: int | None, steps: int, options: dict[str, Any]
+    ) -> Any:
         args, keywords = self._as_given(values)
-        options = {**counters} if samples is None else {**counters, "samples": samples}
-        size = self._size(args, keywords, samples)
+        size = self._size(args, keywords)
         if size < SMALLEST_MEASURED or not steps:
             return self._smallest(*args, **keywords, **options, steps=steps)
-        watch = self._watch(size)
-        context, result = self.executable.context, None
-        is_recorded = not context.is_host and context.is_capturing()
+        watch, result = self._watch(size), None
         for step in range(steps):
-            if is_recorded:
+            if self._is_recorded():
                 # The operation knows who may run then, and measures nothing.
                 geometry = self._geometry(watch)
                 result = self.operation.call_with(options, geometry, args, keywords)
@@ -281,6 +282,10 @@ class Automatic:
             result = self._choose(watch, values, samples, options)
         return result
 
+    def _is_recorded(self) -> bool:
+        context = self.executable.context
+        return not context.is_host and context.is_capturing()
+
     @property
     def _smallest(self) -> Kernel:
         return self.forms[self.smallest_form]
@@ -292,7 +297,7 @@ class Automatic:
 
     def _choose(
         self,
-        watch: _Watch,
+        watch: Watch,
         values: Sequence[Any],
         samples: int | None,
         options: Mapping[str, Any],
@@ -320,9 +325,9 @@ class Automatic:
 
     # -- the mix ---------------------------------------------------------------------------------
 
-    def _watch(self, size: int) -> _Watch:
+    def _watch(self, size: int) -> Watch:
         bits = size.bit_length()
-        return self._watches.get(bits) or self._watches.setdefault(bits, _Watch(bits))
+        return self._watches.get(bits) or self._watches.setdefault(bits, Watch(bits))
 
     @cached_property
     def _sampler(self) -> Sampler:
@@ -339,18 +344,18 @@ class Automatic:
             return None
         return Forecast(self.executable, self._policies)
 
-    def _look(self, watch: _Watch, values: Sequence[Any], samples: int | None) -> None:
+    def _look(self, watch: Watch, values: Sequence[Any], samples: int | None) -> None:
         """Find out which mix calls have now."""
         watch.looked(self._sampler.counts(values, samples), self._expected)
 
-    def _expected(self, mix: Mix) -> _Known:
+    def _expected(self, mix: Mix) -> Known:
         if self._forecast is None:
-            return _Known(mix, {}, {})
+            return Known(mix, {}, {})
         from .forecast import ruled_out
 
         shares = dict(zip(self._sampler.groups, mix.shares, strict=True))
         estimates_ns = self._forecast.estimates(shares)
-        return _Known(mix, estimates_ns, ruled_out(estimates_ns))
+        return Known(mix, estimates_ns, ruled_out(estimates_ns))
 
     def explain(self, values: Sequence[Any]) -> Explanation:
         """What is known about calls like one with these values."""
@@ -454,7 +459,7 @@ class _Shortcut:
         self.own = automatic.form_entry(form, values, entry, smallest) or entry
         self._limit = CallLimit(place)
         self._entries: dict[str, Callable[..., Any] | None] = {}
-        self._watch: _Watch | None = None
+        self._watch: Watch | None = None
 
     def account(self) -> None:
         """Give back the calls that were not run, and run no more."""
@@ -463,7 +468,7 @@ class _Shortcut:
             self._watch = None
             self._limit.left.value = 0
 
-    def take(self, watch: _Watch, values: Sequence[Any]) -> None:
+    def take(self, watch: Watch, values: Sequence[Any]) -> None:
         """Take most of the calls that a watch has, where that is worth while."""
         calls = watch.calls_left - _CALLS_OF_PYTHON
         is_short = 0 < watch.call_ns <= SHORT_CALL_NS and watch.form in self._automatic.forms
@@ -484,122 +489,6 @@ class _Shortcut:
 _UNLIMITED = 2**62
 _CALLS_OF_PYTHON = 8
 """Calls that are left for those that have counters, for example, which machine code hands on."""
-
-
-class _Known(NamedTuple):
-    """A mix that calls had, and what is expected of the forms for it."""
-
-    mix: Mix
-    estimates_ns: dict[str, float]
-    ruled_out: dict[str, str]
-
-
-class _Watch:
-    """Calls of one size: their mix, and the form that runs them until the next look.
-
-    Threads share it, and may lose count of calls.
-
-    Attributes
-    ----------
-    bits : int
-        Of the number of samples.
-    function : callable
-        The form in use.
-    form : str
-        Its name.
-    call_ns : float
-        What calls took, with all that the program does from one to the next; 0: nobody knows.
-    calls_left : int
-        How many calls it may run.
-    """
-
-    def __init__(self, bits: int) -> None:
-        self.bits = bits
-        self.function: Callable[..., Any] = _not_chosen
-        self.form = ""
-        self.call_ns = 0.0
-        self.calls_left = 0
-        self._granted = 0
-        self._granted_at_ns = 0
-        self._decided: Decided[Implementation] | None = None
-        self._known: list[_Known] = []  # the one that calls have now comes last
-        self._since_look: float = math.inf
-        self._calls_per_look = CALLS_PER_LOOK
-
-    @property
-    def mix(self) -> Mix | None:
-        """The mix at the last look; None where it cannot be told."""
-        return self._known[-1].mix if self._known else None
-
-    @property
-    def estimates_ns(self) -> dict[str, float]:
-        """What a sample of this mix is expected to take, by form."""
-        return self._known[-1].estimates_ns if self._known else {}
-
-    @property
-    def ruled_out(self) -> dict[str, str]:
-        """Why some forms are not tried for this mix."""
-        return self._known[-1].ruled_out if self._known else {}
-
-    # -- looks
-
-    @property
-    def is_look_due(self) -> bool:
-        """Whether the mix may have changed."""
-        return self._since_look >= self._calls_per_look
-
-    def looked(self, counts: Counts | None, expect: Callable[[Mix], _Known]) -> None:
-        """Note what was seen; `expect` says what is expected of a mix that is new."""
-        self._since_look = 0
-        if counts is None:
-            return
-        fitting = [each for each in reversed(self._known) if each.mix.fits(counts)]
-        if fitting:
-            self._known.remove(fitting[0])
-            self._known.append(fitting[0])
-            return
-        self._known = [*self._known[-_MIXES_KEPT:], expect(Mix.of(counts))]
-
-    # -- calls
-
-    def tried(self) -> None:
-        """Count a call that the operation has run."""
-        self._since_look += 1
-
-    def grant(self, decided: Decided[Implementation], spent_ns: int) -> None:
-        """Let the form that was decided on run this call and more; to decide took `spent_ns`."""
-        self._decided = decided
-        self.function, self.form = decided.function, decided.candidate.name
-        if not self.call_ns:
-            self.call_ns = median(decided.decision.samples.get(self.form) or (0,))
-        self._calls_per_look = CALLS_PER_LOOK
-        if self.call_ns:
-            spent_ns = min(spent_ns, _LONGEST_LOOK_NS)
-            cheap = int(spent_ns / (LOOKING_SHARE * self.call_ns))
-            self._calls_per_look = max(CALLS_PER_LOOK, cheap)
-        # More than the operation grants does no harm: it hears of them before it is asked again.
-        calls = max(1, self._calls_per_look - int(self._since_look))
-        self._granted, self.calls_left = calls, calls - 1
-        self._granted_at_ns = perf_counter_ns()
-
-    def account(self, now_ns: int) -> None:
-        """Tell the operation how many calls the form has run, and let it run no more."""
-        if self._decided is not None:
-            served = max(1, self._granted - self.calls_left)
-            self._decided.spend(served)
-            self._since_look += served
-            self._decided = None
-            self.call_ns = (now_ns - self._granted_at_ns) / served
-        self._granted = self.calls_left = 0
-
-
-_MIXES_KEPT = 15
-_LONGEST_LOOK_NS = 1_000_000
-"""A look that took longer was interrupted, or the first one."""
-
-
-def _not_chosen(*args: Any, **keywords: Any) -> None:
-    raise AssertionError("no form is chosen yet")
 
 
 @record

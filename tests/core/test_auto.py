@@ -15,12 +15,13 @@ from language_support import DEVICES
 
 import turnout as tn
 import turnout.math as tm
-from turnout import Index, Mutable, NDArray, Param, Scalar, f64, forecast, i64, policy
+from turnout import Index, Mutable, NDArray, Param, Scalar, f64, forecast, i64, policy, watch
 from turnout.direct import CallLimit
 from turnout.mix import SAMPLES, Mix, Sampler
 from turnout.perf import perf_dispatch
-from turnout.policy import CALLS_PER_LOOK, SMALLEST_SPLIT, Automatic
+from turnout.policy import SMALLEST_SPLIT, Automatic
 from turnout.safeguards import Safeguards
+from turnout.watch import CALLS_PER_LOOK
 
 HAS_CPU = "cpu" in tn.backends()
 on_cpu = pytest.mark.skipif(not HAS_CPU, reason="turnout-cpu is not installed")
@@ -75,7 +76,8 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
         return found[candidate]
 
     monkeypatch.setattr(Safeguards, "prepare", noted)
-    monkeypatch.setattr(policy, "perf_counter_ns", lambda: 0)
+    for module in (policy, watch):
+        monkeypatch.setattr(module, "perf_counter_ns", lambda: 0)
     monkeypatch.setattr(policy, "perf_dispatch", partial(perf_dispatch, timer=timer))
     monkeypatch.setattr(
         forecast.Forecast, "estimates", lambda self, shares: dict.fromkeys(self._forms, 1.0)
@@ -362,9 +364,10 @@ def test_calls_of_some_samples_run_the_chosen_form(times: dict[str, int]) -> Non
         kernel(*given, samples=LARGE)
         assert given[-1][:LARGE].tobytes() == expected(given)[:LARGE].tobytes()
         assert (given[-1][LARGE:] == -9).all()
-    watch = automatic(kernel)._watches[LARGE.bit_length()]
-    assert watch.form == "segmented"
-    assert watch.calls_left > 0
+    watched = automatic(kernel)._watches[LARGE.bit_length()]
+    assert watched.form == "segmented"
+    assert watched.calls_left > 0
+    assert automatic(kernel)._watches.keys() == {LARGE.bit_length()}
     mix = np.zeros(3, np.uint32)
     kernel(*given, samples=LARGE, steps=3, dispatch0_mix=mix)
     assert mix.tolist() == (3 * np.bincount(given[1][:LARGE], minlength=3)).tolist()
@@ -501,8 +504,8 @@ def test_repeated_calls_pay_for_another_evaluation(times: dict[str, int]) -> Non
     kernel, given = tn.kernel(drag_function), arguments(LARGE)
     decide(kernel, given)
     found = automatic(kernel)
-    watch = found._watches[LARGE.bit_length()]
-    decided = found.operation.standing(found._geometry(watch), given, {})
+    watched = found._watches[LARGE.bit_length()]
+    decided = found.operation.standing(found._geometry(watched), given, {})
     assert decided is not None
     assert decided.granted is not None
     before = decided.remaining
