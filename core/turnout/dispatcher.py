@@ -218,6 +218,11 @@ class PerformanceDispatcher(Generic[P, R]):
 
         return decorate if function is None else decorate(function)
 
+    def prepare(self) -> None:
+        """Load what installed packages register, as the first call does otherwise."""
+        if not self._preparation.is_done:
+            self._prepare()
+
     # -- what users ask and order
 
     def decision(self, *args: P.args, **kwargs: P.kwargs) -> Decision | None:
@@ -275,8 +280,7 @@ class PerformanceDispatcher(Generic[P, R]):
         ConfigurationError
             When there is no such implementation.
         """
-        if not self._preparation.is_done:
-            self._prepare()
+        self.prepare()
         if name not in self.implementations:
             raise ConfigurationError(
                 f"{self._label} has no implementation {name!r}, "
@@ -316,8 +320,7 @@ class PerformanceDispatcher(Generic[P, R]):
         CallError
             When an argument cannot be copied, or no implementation is compatible.
         """
-        if not self._preparation.is_done:
-            self._prepare()
+        self.prepare()
         bound = self._bound(args, kwargs)
         case, refusals = self._case_of(bound)
         if self._settled(case, bound, refusals) is None:
@@ -383,8 +386,7 @@ class PerformanceDispatcher(Generic[P, R]):
         self, geometry: Hashable, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Any:
         """Run one implementation when the generated path found no decision that holds."""
-        if not self._preparation.is_done:
-            self._prepare()
+        self.prepare()
         case, refusals = self._case(geometry, arguments, keywords)
         name = self._label
 
