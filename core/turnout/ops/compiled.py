@@ -20,8 +20,8 @@ from ..errors import CallError
 from ..offers import CompiledOperation, offered
 from ..records import record
 from . import kernels
+from .operation import FLOATS, INTEGERS
 
-_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64"))
 _MOST_ENTRIES = 1024
 
 Sizes = tuple[int, ...]
@@ -58,7 +58,7 @@ def compile_dot(n: int, dtype: Any) -> Callable[..., Any]:
     ----------
     n : int
     dtype : dtype-like
-        float32 or float64.
+        float32, float64 or a type of integers.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def compile_gemv(m: int, n: int, dtype: Any) -> Callable[..., Any]:
     ----------
     m, n : int
     dtype : dtype-like
-        float32 or float64.
+        float32, float64 or a type of integers.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def compile_matmul(m: int, n: int, k: int, dtype: Any) -> Callable[..., Any]:
     ----------
     m, n, k : int
     dtype : dtype-like
-        float32 or float64.
+        float32, float64 or a type of integers.
 
     Returns
     -------
@@ -167,25 +167,40 @@ def _checked_sizes(operation: str, **sizes: Any) -> Sizes:
 
 
 def _checked_dtype(operation: str, dtype: Any) -> np.dtype[Any]:
-    problem = f"compile_{operation}: dtype must be float32 or float64, not {dtype!r}"
+    allowed = ", ".join(each.name for each in FLOATS + INTEGERS)
+    problem = f"compile_{operation}: dtype must be one of {allowed}, not {dtype!r}"
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
         raise CallError(problem) from None
-    if dtype is None or found not in _DTYPES:
-        raise CallError(f"{problem}: turnout.ops.{operation} takes other types, too")
+    if dtype is None or found not in FLOATS + INTEGERS:
+        raise CallError(problem)
     return found
 
 
 # -- compilation ----------------------------------------------------------------------------------
 
 
-def compiled(operation: str, sizes: Sizes, dtype: np.dtype[Any]) -> Callable[..., Any]:
-    """Return an operation for one exact size on the active device, compiled at the first time."""
+def compiled(
+    operation: str,
+    sizes: Sizes,
+    dtype: np.dtype[Any],
+    context: DeviceContext | None = None,
+) -> Callable[..., Any]:
+    """Return an operation for one exact size, compiled at the first time.
+
+    Parameters
+    ----------
+    operation : {"dot", "gemv", "matmul"}
+    sizes : tuple of int
+    dtype : dtype
+    context : DeviceContext, optional
+        Default: the active device.
+    """
     from . import linear_algebra  # its operations call this module
 
     linear_algebra.OPERATIONS[operation].prepare()  # plugins make their offers there
-    context = active()
+    context = context or active()
     key = (operation, sizes, dtype, context)
     return _cache.get(key, lambda: _compile(operation, sizes, dtype, context)).function
 
@@ -194,7 +209,7 @@ def _compile(
     operation: str, sizes: Sizes, dtype: np.dtype[Any], context: DeviceContext
 ) -> CompiledOperation:
     careful = _Careful(operation, _SHAPES[operation](*sizes), dtype)
-    compile = offered(operation, context.device.target.backend)
+    compile = offered(operation, context.device.target.backend) if dtype in FLOATS else None
     made = None if compile is None else compile(sizes, dtype, context.device, careful)
     if made is None:
         function = _FROM_KERNEL[operation](dtype, context, careful)
@@ -276,8 +291,8 @@ def _dot_from_kernel(
 
     def dot(*arguments: Any) -> Any:
         careful.check(arguments)
-        on_device = [context.memory.owns(each) for each in arguments]
-        out = context.zeros((1,), dtype) if all(on_device) else np.zeros(1, dtype)
+        on_device = all(map(context.memory.owns, arguments))
+        out = context.zeros((1,), dtype) if on_device else np.zeros(1, dtype)
         run(*arguments, out)
         return to_numpy(out)[0]
 
@@ -291,23 +306,22 @@ def _matrix_from_kernel(
         dtype: np.dtype[Any], context: DeviceContext, careful: _Careful
     ) -> Callable[..., Any]:
         run = make(dtype).on(context.name)
+        shape_of_a, shape_of_b, shape_of_out = careful.shapes.values()
 
-        def compiled(*arguments: Any) -> Any:
-            careful.check(arguments)
-            out = arguments[-1]
-            if any(_may_share_memory(each, out) for each in arguments[:-1]):
-                return careful(*arguments)
-            run(*arguments)
+        def compiled(a: Any, b: Any, out: Any) -> Any:
+            if a.shape != shape_of_a or b.shape != shape_of_b or out.shape != shape_of_out:
+                careful.check((a, b, out))
+            try:
+                run(a, b, out)
+            except CallError:
+                if not all(isinstance(each, np.ndarray) for each in (a, b, out)):
+                    raise
+                return careful(a, b, out)
             return out
 
         return compiled
 
     return from_kernel
-
-
-def _may_share_memory(one: Any, other: Any) -> bool:
-    are_on_host = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
-    return are_on_host and np.may_share_memory(one, other)
 
 
 _FROM_KERNEL: dict[str, Callable[..., Callable[..., Any]]] = {

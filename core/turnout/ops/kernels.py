@@ -15,9 +15,6 @@ from ..ir import from_numpy
 from ..kernel import Kernel, kernel
 from ..lang import NDArray
 
-DTYPES = tuple(map(np.dtype, ("float32", "float64", "int32", "int64", "uint32", "uint64")))
-"""Element types for which there are kernels."""
-
 
 @functools.cache
 def dot(dtype: np.dtype) -> Kernel:
