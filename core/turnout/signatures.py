@@ -138,8 +138,8 @@ def generate_call(
             if answer_0 is not True and answer_0 is not False:
                 answer_0 = is_accepted(name_0, answer_0)
             try:
-                decided = decided_for((geometry, answer_0))
-            except TypeError:
+                decided = decisions[(geometry, answer_0)]
+            except (KeyError, TypeError):
                 decided = None
             if decided is not None and clock() < decided.expires:
                 return decided.function(a, n)
@@ -172,7 +172,9 @@ def generate_call(
     names: dict[str, Any] = {
         "get_geometry": get_geometry,
         "is_accepted": is_accepted,
-        "decided_for": decided.get,
+        "decisions": decided,
+        "KeyError": KeyError,
+        "TypeError": TypeError,
         "clock": clock,
         "dict": dict,
         "call_undecided": call_undecided,
@@ -199,8 +201,8 @@ def generate_call(
     count = "for $_ in $decided.calls: " if plan.counts_calls else ""
     lines += [
         "    try:",
-        f"        $decided = $decided_for({f'({key})' if checks else key})",
-        "    except TypeError:",
+        f"        $decided = $decisions[{f'({key})' if checks else key}]",
+        "    except ($KeyError, $TypeError):",
         "        $decided = None",
         f"    if {holds}:",
         f"        {count}return $decided.function({arguments})",
