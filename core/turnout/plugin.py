@@ -60,6 +60,7 @@ from .hooks import (
     hookimpl,
 )
 from .ir import OPERATIONS, Operation, format_unit, statements
+from .offers import CompiledOperation, CompileOperation, offer_compiled_operation
 from .slots import packer
 from .threads import num_threads, on_num_threads_change
 
@@ -83,6 +84,8 @@ __all__ = [
     "Binary",
     "CallError",
     "CompileError",
+    "CompileOperation",
+    "CompiledOperation",
     "Device",
     "DirectCall",
     "DirectParameter",
@@ -101,6 +104,7 @@ __all__ = [
     "hookimpl",
     "ir",
     "num_threads",
+    "offer_compiled_operation",
     "on_num_threads_change",
     "packer",
     "statements",

@@ -72,10 +72,11 @@ def tune_on_copies(
         while len(copies) < runs:
             copies.append(_copies(bound, written))
         calls = [each.fresh() for each in copies[:runs]]
+        function = candidate.function_for(calls[0].args, calls[0].kwargs)
 
         def work() -> None:
             for call in calls:
-                candidate.function(*call.args, **call.kwargs)
+                function(*call.args, **call.kwargs)
 
         elapsed_ns[candidate] = round(timer(work) / runs)
         return elapsed_ns[candidate]
