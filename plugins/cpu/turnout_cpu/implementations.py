@@ -9,21 +9,21 @@ from __future__ import annotations
 from turnout.plugin import offer_compiled_operation
 
 
-def offer_matmul() -> None:
+def offer_matmul(operation: object) -> None:
     """Offer products of matrices."""
     from .linear_algebra.compiling import compile_matmul
 
     offer_compiled_operation("matmul", "cpu", compile_matmul)
 
 
-def offer_gemv() -> None:
+def offer_gemv(operation: object) -> None:
     """Offer products of a matrix and a vector."""
     from .linear_algebra.compiling import compile_gemv
 
     offer_compiled_operation("gemv", "cpu", compile_gemv)
 
 
-def offer_dot() -> None:
+def offer_dot(operation: object) -> None:
     """Offer dot products."""
     from .linear_algebra.compiling import compile_dot
 

@@ -1,8 +1,8 @@
 """The micro-kernel: a block of the product that stays in registers while it runs along k.
 
-For each k a row of B is loaded, in vectors, and each of the block's elements of A is multiplied with
-all of it. Each element of the block is one chain of multiply-adds in the order of k, whatever the
-block's size, so the same element has the same bits in every block that it may be part of.
+For each k a row of B is loaded, in vectors, and each of the block's elements of A is multiplied
+with all of it. Each element of the block is one chain of multiply-adds in the order of k, whatever
+the block's size, so the same element has the same bits in every block that it may be part of.
 """
 
 from __future__ import annotations

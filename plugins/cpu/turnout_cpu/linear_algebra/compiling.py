@@ -49,7 +49,7 @@ _THREAD_BYTES = 1 << 20
 
 
 def compile_matmul(
-    sizes: tuple[int, int, int], dtype: np.dtype[Any], device: Device, otherwise: Otherwise
+    sizes: tuple[int, ...], dtype: np.dtype[Any], device: Device, otherwise: Otherwise
 ) -> CompiledOperation | None:
     """Make ``f(a, b, out)`` for a of shape (m, k), b of (k, n) and out of (m, n).
 
@@ -83,7 +83,7 @@ def compile_matmul(
 
 
 def compile_gemv(
-    sizes: tuple[int, int], dtype: np.dtype[Any], device: Device, otherwise: Otherwise
+    sizes: tuple[int, ...], dtype: np.dtype[Any], device: Device, otherwise: Otherwise
 ) -> CompiledOperation | None:
     """Make ``f(a, x, out)`` for a of shape (m, n), x of (n,) and out of (m,).
 
@@ -100,7 +100,7 @@ def compile_gemv(
 
 
 def compile_dot(
-    sizes: tuple[int], dtype: np.dtype[Any], device: Device, otherwise: Otherwise
+    sizes: tuple[int, ...], dtype: np.dtype[Any], device: Device, otherwise: Otherwise
 ) -> CompiledOperation | None:
     """Make ``f(a, b)``, which returns a scalar of the arrays' type.
 
@@ -142,10 +142,13 @@ def _large_matmul(dtype: ir.DType) -> _Code:
 
 
 @functools.cache
-def _gemv(dtype: ir.DType, axis: int) -> _Code:
-    if axis == 0:
-        return _Code(columns_text(dtype, host()), COLUMNS)
-    return _Code(rows_text(dtype, host()), ROWS)
+def _gemv_columns(dtype: ir.DType) -> _Code:
+    return _Code(columns_text(dtype, host()), COLUMNS)
+
+
+@functools.cache
+def _gemv_rows(dtype: ir.DType) -> _Code:
+    return _Code(rows_text(None, dtype, host()), ROWS)
 
 
 @functools.cache
@@ -202,11 +205,13 @@ class _Operation:
         *inputs, out = arguments
         if not out.flags.writeable or not _has_distinct_elements(out):
             return False
-        return not any(np.may_share_memory(out, each) for each in inputs)
+        return out.size == 0 or not any(np.may_share_memory(out, each) for each in inputs)
 
 
 def _has_distinct_elements(array: Array) -> bool:
     """Whether each axis steps over the smaller ones, so that no two elements share memory."""
+    if array.size == 0:
+        return True
     axes = zip(array.strides, array.shape, strict=True)
     reach = array.itemsize
     for stride, length in sorted((abs(stride), length) for stride, length in axes if length > 1):
@@ -217,8 +222,8 @@ def _has_distinct_elements(array: Array) -> bool:
 
 
 class _Matmul(_Operation):
-    def __init__(self, sizes: tuple[int, int, int], dtype: ir.DType, otherwise: Otherwise) -> None:
-        m, n, k = self.sizes = sizes
+    def __init__(self, sizes: tuple[int, ...], dtype: ir.DType, otherwise: Otherwise) -> None:
+        self.m, self.n, self.k = m, n, k = sizes
         super().__init__(dtype, {"a": (m, k), "b": (k, n), "out": (m, n)}, otherwise)
         self.steps = m * n * k
 
@@ -226,8 +231,9 @@ class _Matmul(_Operation):
         """Choose the code and make the callable."""
         if self.steps == 0 or interpreter.layout_problem():
             return CompiledOperation(self, memory_bytes=0)
-        if is_small(*self.sizes, self.dtype.itemsize):
-            code = _Code(small_matmul_text(*self.sizes, self.dtype, host()), SMALL_MATMUL)
+        if is_small(self.m, self.n, self.k, self.dtype.itemsize):
+            text = small_matmul_text(self.m, self.n, self.k, self.dtype, host())
+            code = _Code(text, SMALL_MATMUL)
             builtin = entry.small_matmul(self.dtype, self.shapes, code.loaded, self)
             return CompiledOperation(builtin, code.memory_bytes)
         shared = _large_matmul(self.dtype).loaded
@@ -238,10 +244,10 @@ class _Matmul(_Operation):
         return CompiledOperation(builtin, memory_bytes=0)
 
     def _tiles(self) -> Tiling:
-        return tiling(*self.sizes, self.dtype, host(), second_level_cache_bytes())
+        return tiling(self.m, self.n, self.k, self.dtype, host(), second_level_cache_bytes())
 
     def run(self, *arrays: Array) -> Array:
-        a, b, out = arrays
+        out = arrays[-1]
         if self.steps == 0:
             out[...] = 0
             return out
@@ -249,28 +255,39 @@ class _Matmul(_Operation):
         tiles = split(self._tiles(), count) if count > 1 else self._tiles()
         failed = ctypes.c_int64(0)
         words = [word for each in arrays for word in (each.ctypes.data, *each.strides)]
-        slots = struct.pack("=17q", *words, *self.sizes, *tiles, ctypes.addressof(failed))
+        words += [self.m, self.n, self.k, *tiles, ctypes.addressof(failed)]
         address = _large_matmul(self.dtype).loaded.address
-        _run(address, slots, tile_count(*self.sizes[:2], tiles), count)
+        positions = tile_count(self.m, self.n, tiles)
+        _run(address, struct.pack(f"={len(words)}q", *words), positions, count)
         if failed.value:
             raise MemoryError("matmul: there is no memory for packing the matrices")
         return out
 
 
 class _Gemv(_Operation):
-    def __init__(self, sizes: tuple[int, int], dtype: ir.DType, otherwise: Otherwise) -> None:
-        m, n = self.sizes = sizes
+    def __init__(self, sizes: tuple[int, ...], dtype: ir.DType, otherwise: Otherwise) -> None:
+        self.m, self.n = m, n = sizes
         super().__init__(dtype, {"a": (m, n), "x": (n,), "out": (m,)}, otherwise)
         self.steps = m * n
+        self.codes = self._codes() if self.steps else []
+
+    def _codes(self) -> list[_Code]:
+        """For columns that are dense, and for rows."""
+        columns, n = _gemv_columns(self.dtype), self.n
+        if n > LARGEST_UNROLLED * partials(self.dtype):
+            return [columns, _gemv_rows(self.dtype)]
+        return [columns, _Code(rows_text(n, self.dtype, host()), ROWS)]
 
     def compiled(self) -> CompiledOperation:
         if self.steps == 0 or interpreter.layout_problem():
             return CompiledOperation(self, memory_bytes=0)
-        codes = [_gemv(self.dtype, axis).loaded for axis in (0, 1)]
+        codes = [each.loaded for each in self.codes]
         is_long = self.steps * self.dtype.itemsize >= 2 * _THREAD_BYTES
         run = entry.Run(self.steps >= _RELEASING_STEPS, is_long, _has_several_threads)
         builtin = entry.gemv(self.dtype, self.shapes, codes, run, self)
-        return CompiledOperation(builtin, memory_bytes=0)
+        rows = self.codes[1]
+        memory_bytes = 0 if rows is _gemv_rows(self.dtype) else rows.memory_bytes
+        return CompiledOperation(builtin, memory_bytes)
 
     def run(self, *arrays: Array) -> Array:
         a, x, out = arrays
@@ -282,17 +299,16 @@ class _Gemv(_Operation):
         axis = 1 if a.strides[1] == a.itemsize else 0
         x = np.ascontiguousarray(x)
         result = out if out.flags.c_contiguous else np.empty_like(out, order="C")
-        words = (a.ctypes.data, *a.strides, x.ctypes.data, result.ctypes.data, *self.sizes)
+        words = (a.ctypes.data, *a.strides, x.ctypes.data, result.ctypes.data, self.m, self.n)
         count = min(num_threads(), max(1, self.steps * a.itemsize // _THREAD_BYTES))
-        address = _gemv(self.dtype, axis).loaded.address
-        _run(address, struct.pack("=7q", *words), self.sizes[0], count)
+        _run(self.codes[axis].loaded.address, struct.pack("=7q", *words), self.m, count)
         if result is not out:
             out[...] = result
         return out
 
 
 class _Dot(_Operation):
-    def __init__(self, sizes: tuple[int], dtype: ir.DType, otherwise: Otherwise) -> None:
+    def __init__(self, sizes: tuple[int, ...], dtype: ir.DType, otherwise: Otherwise) -> None:
         (self.size,) = sizes
         super().__init__(dtype, {"a": sizes, "b": sizes}, otherwise)
         self.code = self._code() if self.size else None

@@ -1,10 +1,10 @@
 """Sums of products of neighbouring elements: ``dot``, and ``gemv`` in both orders of a matrix.
 
-A dot product has as many partial sums as `PARTIAL_BYTES` hold: term number ``i`` goes to partial sum
-``i % partials``, in order, and the partial sums are added in halves, the one at ``i + partials / 2``
-to the one at ``i``, and so on. That order is the same for every machine. An element of the product
-of a matrix in C's order and a vector is such a dot product; of a matrix in Fortran's order it is one
-chain in the order of the columns.
+A dot product has as many partial sums as `PARTIAL_BYTES` hold: term number ``i`` goes to partial
+sum ``i % partials``, in order, and the partial sums are added in halves: the one at ``i + partials
+/ 2`` to the one at ``i``, and so on. That order is the same for every machine. An element of the
+product of a matrix in C's order and a vector is such a dot product; of a matrix in Fortran's order
+it is one chain in the order of the columns.
 """
 
 from __future__ import annotations
@@ -53,12 +53,14 @@ def dot_text(n: int | None, dtype: ir.DType, machine: Machine) -> str:
     return code.function(f"define {code.element} @{DOT}(ptr %a, ptr %b, i64 %n) nounwind")
 
 
-def rows_text(dtype: ir.DType, machine: Machine) -> str:
-    """``i64 gemv_rows(slots, first, last)``: rows of a matrix whose rows are dense."""
+def rows_text(n: int | None, dtype: ir.DType, machine: Machine) -> str:
+    """``i64 gemv_rows(slots, first, last)``: rows of a matrix whose rows are dense.
+
+    Their length is a constant of at least 1, or None.
+    """
     code = Code(dtype, machine)
-    a, x, out, rows, columns = (
-        _slot(code, each) for each in (Slot.A, Slot.X, Slot.OUT, Slot.M, Slot.N)
-    )
+    a, x, out, rows = (_slot(code, each) for each in (Slot.A, Slot.X, Slot.OUT, Slot.M))
+    columns = _slot(code, Slot.N) if n is None else n
     row_bytes = _slot(code, Slot.A_ROW)
     end = code.smaller("%last", rows)
     at_once = _rows_at_once(machine)
@@ -86,23 +88,31 @@ def _rows_at_once(machine: Machine) -> int:
 
 def _dots(code: Code, rows: Sequence[str], x: str, length: int | str) -> list[str]:
     """The dot products of one vector with each of several rows."""
+    if isinstance(length, int) and length <= LARGEST_UNROLLED * partials(code.dtype):
+        return _dots_in_line(code, rows, x, length)
+    return _dots_in_loop(code, rows, x, length)
+
+
+def _dots_in_line(code: Code, rows: Sequence[str], x: str, length: int) -> list[str]:
+    count, vectors = code.lanes, PARTIAL_BYTES // code.machine.vector_bytes
+    start = code.start_vector(count)
+    sums = [[start] * vectors for _ in rows]
+    for first in range(0, length, count):
+        # Lanes beyond the end add -0.0, which changes nothing.
+        lanes = Lanes(count, min(count, length - first))
+        place, offset = first // count % vectors, first * code.item_bytes
+        shared = code.load(code.at(x, offset), lanes)
+        for row, own in zip(rows, sums, strict=True):
+            factor = code.load(code.at(row, offset), lanes, start)
+            own[place] = code.multiply_add(factor, shared, own[place], count)
+    return [_folded(code, own) for own in sums]
+
+
+def _dots_in_loop(code: Code, rows: Sequence[str], x: str, length: int | str) -> list[str]:
     count, vector_bytes = code.lanes, code.machine.vector_bytes
-    vectors = PARTIAL_BYTES // vector_bytes
-    step = vectors * count
+    vectors, step = PARTIAL_BYTES // vector_bytes, partials(code.dtype)
     start, full, kind = code.start_vector(count), Lanes(count, count), str(code.vector(count))
     sums = [[start] * vectors for _ in rows]
-
-    if isinstance(length, int) and length <= LARGEST_UNROLLED * step:
-        reached: list[list[str | None]] = [[None] * vectors for _ in rows]
-        for first in range(0, length, count):
-            lanes = Lanes(count, min(count, length - first))
-            place = first // count % vectors
-            shared = code.load(code.at(x, first * code.item_bytes), lanes)
-            for row, own in zip(rows, reached, strict=True):
-                factor = code.load(code.at(row, first * code.item_bytes), lanes, start)
-                own[place] = code.multiply_add(factor, shared, own[place] or start, count)
-        return [_folded(code, own) for own in reached]
-
     whole = code.value(f"and i64 {length}, {-step}")
     carried = [("ptr", x), *(("ptr", row) for row in rows)]
     carried += [(kind, each) for own in sums for each in own]
@@ -118,7 +128,7 @@ def _dots(code: Code, rows: Sequence[str], x: str, length: int | str) -> list[st
         loop.following = [*pointers, *(each for own in sums for each in own)]
     x, rows, sums = _unpacked(loop.values, len(rows), vectors)
 
-    # What is left; lanes beyond the end add -0.0, which changes nothing.
+    # What is left; lanes beyond the end add -0.0.
     rest = code.subtract(length, whole)
     before = [each for own in sums for each in own]
     look, some, done = code.new_labels("look", "some", "done")
@@ -141,9 +151,7 @@ def _dots(code: Code, rows: Sequence[str], x: str, length: int | str) -> list[st
         code.value(f"phi {kind} [ {old}, %{look} ], [ {new}, %{last_block} ]")
         for old, new in zip(before, after, strict=True)
     ]
-    return [
-        _folded(code, joined[n * vectors : (n + 1) * vectors]) for n in range(len(rows))
-    ]
+    return [_folded(code, joined[n * vectors : (n + 1) * vectors]) for n in range(len(rows))]
 
 
 def _unpacked(
@@ -154,29 +162,25 @@ def _unpacked(
     return values[0], list(values[1 : 1 + rows]), own
 
 
-def _folded(code: Code, sums: Sequence[str | None]) -> str:
+def _folded(code: Code, sums: Sequence[str]) -> str:
     """The sum of all partial sums, in halves; those that nothing was added to are left out."""
-    vectors, count = list(sums), code.lanes
+    count = code.lanes
+    start, vectors = code.start_vector(count), list(sums)
     while len(vectors) > 1:
         half = len(vectors) // 2
         pairs = zip(vectors[:half], vectors[half:], strict=True)
-        vectors = [a if b is None or a is None else code.sum(a, b, count) for a, b in pairs]
+        vectors = [a if b == start else code.sum(a, b, count) for a, b in pairs]
     total = vectors[0]
     while count > 1:
         kind, half = code.vector(count), count // 2
-        halves = [
-            code.value(
-                f"shufflevector {kind} {total}, {kind} poison, <{half} x i32> "
-                f"<{', '.join(f'i32 {lane}' for lane in range(first, first + half))}>"
-            )
-            for first in (0, half)
-        ]
         if half == 1:
-            kind = code.vector(2)
+            halves = [code.value(f"extractelement {kind} {total}, i64 {n}") for n in range(2)]
+        else:
             halves = [
-                code.value(f"extractelement {kind} {total}, i64 {lane}") for lane in range(2)
+                code.shuffled(total, "poison", count, range(first, first + half))
+                for first in (0, half)
             ]
-        total = code.sum(*halves, half)
+        total = code.sum(halves[0], halves[1], half)
         count = half
     return total
 

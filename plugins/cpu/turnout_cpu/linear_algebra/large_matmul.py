@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 from turnout.plugin import ir
 
-from .block import DEPTH, GROUP, Operands, largest_block, product
+from .block import DEPTH, GROUP, Operands, Shape, largest_block, product
 from .machine import Machine
+from .packing import packing_text
 from .writer import Code, Lanes
 
 NAME = "large_matmul"
@@ -29,9 +30,6 @@ _STRIP_BYTES = 4 * 1024 * 1024
 
 _TILES_PER_THREAD = 3
 """Enough that a thread that comes late does not leave the others waiting; each tile packs alone."""
-
-_TRANSPOSED = 4
-"""Rows and columns that are transposed in registers while they are packed."""
 
 
 class Slot(IntEnum):
@@ -53,7 +51,6 @@ class Slot(IntEnum):
     TILE_COLUMNS = 13
     BLOCK_ROWS = 14
     STRIP_COLUMNS = 15
-
 
     FAILED = 16
     """Address of a word that becomes 1 where there is no memory for packing."""
@@ -106,9 +103,8 @@ def large_matmul_text(dtype: ir.DType, machine: Machine) -> str:
     shape = largest_block(machine)
     heights = _heights(shape.rows)
     texts = ["declare ptr @malloc(i64)", "declare void @free(ptr)"]
-    texts += [_put_text(dtype, machine), _pack_a_text(dtype, machine)]
+    texts += [packing_text(dtype, machine, shape.vectors), _put_text(dtype, machine)]
     for vectors in range(1, shape.vectors + 1):
-        texts.append(_pack_b_text(dtype, machine, vectors))
         texts += [_kernel_text(dtype, machine, rows, vectors) for rows in heights]
         texts.append(_panel_text(dtype, machine, heights, vectors))
     texts += [_tile_text(dtype, machine, shape, heights), _entry_text(dtype, machine, shape)]
@@ -121,197 +117,6 @@ def _heights(most: int) -> list[int]:
     while heights[-1] > 1:
         heights.append(heights[-1] // 2)
     return heights
-
-
-# -- packing ---------------------------------------------------------------------------------------
-
-
-def _pack_a_text(dtype: ir.DType, machine: Machine) -> str:
-    """``void pack_a(packed, a, rows, height, depth, row, column)``.
-
-    Groups of `GROUP` steps along k, in each of them `height` rows, in each of these the steps.
-    """
-    code = Code(dtype, machine)
-    item = dtype.itemsize
-    group = Lanes(GROUP, GROUP)
-    whole = code.value(f"and i64 %depth, {-GROUP}")
-    group_bytes = code.multiply("%height", GROUP * item)
-    along_k, along_m, strided, end = code.new_labels("along.k", "along.m", "strided", "end")
-    look = code.new_labels("look")[0]
-    code.branch(code.is_equal("%column", item), along_k, look)
-
-    code.start(along_k)
-    with code.loop(0, "%rows", 1) as row:
-        source = code.at("%a", code.multiply(row.index, "%row"))
-        target = code.at("%packed", code.multiply(row.index, GROUP * item))
-        carried = (("ptr", source), ("ptr", target))
-        with code.loop(0, whole, GROUP, *carried) as steps:
-            read, write = steps.values
-            code.store(code.load(read, group), write, group)
-            steps.following = [code.at(read, GROUP * item), code.at(write, group_bytes)]
-        read, write = steps.values
-        with code.loop(whole, "%depth", 1, ("ptr", read), ("ptr", write)) as steps:
-            read, write = steps.values
-            code.store_element(code.load_element(read), write)
-            steps.following = [code.at(read, item), code.at(write, item)]
-    code.jump(end)
-
-    code.start(look)
-    code.branch(code.is_equal("%row", item), along_m, strided)
-
-    # Squares are transposed in registers; what is left over goes element by element.
-    code.start(along_m)
-    rows_whole = code.value(f"and i64 %rows, {-_TRANSPOSED}")
-    with code.loop(0, whole, GROUP) as steps:
-        source = code.at("%a", code.multiply(steps.index, "%column"))
-        groups = code.value(f"udiv i64 {steps.index}, {GROUP}")
-        target = code.at("%packed", code.multiply(groups, group_bytes))
-        with code.loop(0, rows_whole, _TRANSPOSED) as row:
-            read = code.at(source, code.multiply(row.index, item))
-            write = code.at(target, code.multiply(row.index, GROUP * item))
-            _transpose(code, read, "%column", write, GROUP * item)
-    _copy_elements(code, rows_whole, 0, whole, group_bytes)
-    _copy_elements(code, 0, whole, "%depth", group_bytes)
-    code.jump(end)
-
-    code.start(strided)
-    _copy_elements(code, 0, 0, "%depth", group_bytes)
-    code.jump(end)
-
-    # Rows that are missing are computed too, and nobody looks at them.
-    code.start(end)
-    with code.loop("%rows", "%height", 1) as row:
-        target = code.at("%packed", code.multiply(row.index, GROUP * item))
-        with code.loop(0, "%depth", GROUP, ("ptr", target)) as steps:
-            write = steps.values[0]
-            code.store("zeroinitializer", write, group)
-            steps.following = [code.at(write, group_bytes)]
-    code.write("ret void")
-    header = (
-        "define internal void @pack_a(ptr noalias %packed, ptr noalias %a, i64 %rows, i64 %height,"
-        " i64 %depth, i64 %row, i64 %column) nounwind noinline"
-    )
-    return code.function(header)
-
-
-def _copy_elements(
-    code: Code, first_row: int | str, first: int | str, last: int | str, group_bytes: int | str
-) -> None:
-    """Pack elements of A one by one: rows from the first one, some steps along k."""
-    item = code.item_bytes
-    with code.loop(first_row, "%rows", 1) as row:
-        source = code.at("%a", code.multiply(row.index, "%row"))
-        target = code.at("%packed", code.multiply(row.index, GROUP * item))
-        with code.loop(first, last, 1) as step:
-            read = code.at(source, code.multiply(step.index, "%column"))
-            groups = code.value(f"udiv i64 {step.index}, {GROUP}")
-            rest = code.value(f"and i64 {step.index}, {GROUP - 1}")
-            offset = code.add(code.multiply(groups, group_bytes), code.multiply(rest, item))
-            code.store_element(code.load_element(read), code.at(target, offset))
-
-
-def _transpose(
-    code: Code, source: str, source_bytes: int | str, target: str, target_bytes: int | str
-) -> None:
-    """Copy a square whose columns are dense in the source to where its rows are dense."""
-    side = _TRANSPOSED
-    row = Lanes(side, side)
-    vectors = []
-    for _ in range(side):
-        vectors.append(code.load(source, row))
-        source = code.at(source, source_bytes)
-    half, whole = code.vector(side), code.vector(2 * side)
-    joined = ", ".join(f"i32 {n}" for n in range(2 * side))
-    pairs = [
-        code.value(f"shufflevector {half} {a}, {half} {b}, <{2 * side} x i32> <{joined}>")
-        for a, b in zip(vectors[::2], vectors[1::2], strict=True)
-    ]
-    for n in range(side):
-        lanes = ", ".join(f"i32 {lane}" for lane in (n, n + side, n + 2 * side, n + 3 * side))
-        operands = f"{whole} {pairs[0]}, {whole} {pairs[1]}"
-        vector = code.value(f"shufflevector {operands}, <{side} x i32> <{lanes}>")
-        code.store(vector, target, row)
-        target = code.at(target, target_bytes)
-
-
-def _pack_b_text(dtype: ir.DType, machine: Machine, vectors: int) -> str:
-    """``void pack_b_<vectors>(packed, b, depth, columns, row, column)``: a panel, row after row."""
-    code = Code(dtype, machine)
-    item, full = dtype.itemsize, Lanes(code.lanes, code.lanes)
-    width = vectors * code.lanes
-    row_bytes = width * item
-    dense, whole, masked, look, transposed, strided, fill, end = code.new_labels(
-        "dense", "whole", "masked", "look", "transposed", "strided", "fill", "end"
-    )
-    code.branch(code.is_equal("%column", item), dense, look)
-    code.start(dense)
-    code.branch(code.is_equal("%columns", width), whole, masked)
-    for label in (whole, masked):
-        code.start(label)
-        masks = []
-        for number in range(vectors):
-            used = code.value(f"sub i64 %columns, {number * code.lanes}")
-            masks.append(code.mask_of_first(used, code.lanes) if label == masked else "")
-        carried = (("ptr", "%b"), ("ptr", "%packed"))
-        with code.loop(0, "%depth", 1, *carried) as steps:
-            read, write = steps.values
-            for number, mask in enumerate(masks):
-                place = code.at(read, number * machine.vector_bytes)
-                loaded = code.load(place, full)
-                if mask:
-                    loaded = code.load_where(place, code.lanes, mask)
-                code.store(loaded, code.at(write, number * machine.vector_bytes), full)
-            steps.following = [code.at(read, "%row"), code.at(write, row_bytes)]
-        code.jump(end)
-
-    code.start(look)
-    code.branch(code.is_equal("%row", item), transposed, strided)
-    code.start(transposed)
-    depth_whole = code.value(f"and i64 %depth, {-_TRANSPOSED}")
-    columns_whole = code.value(f"and i64 %columns, {-_TRANSPOSED}")
-    with code.loop(0, columns_whole, _TRANSPOSED) as column:
-        source = code.at("%b", code.multiply(column.index, "%column"))
-        target = code.at("%packed", code.multiply(column.index, item))
-        with code.loop(0, depth_whole, _TRANSPOSED) as step:
-            read = code.at(source, code.multiply(step.index, item))
-            write = code.at(target, code.multiply(step.index, row_bytes))
-            _transpose(code, read, "%column", write, row_bytes)
-    _copy_columns(code, columns_whole, 0, depth_whole, row_bytes)
-    _copy_columns(code, 0, depth_whole, "%depth", row_bytes)
-    code.jump(fill)
-
-    code.start(strided)
-    _copy_columns(code, 0, 0, "%depth", row_bytes)
-    code.jump(fill)
-
-    code.start(fill)
-    with code.loop("%columns", width, 1) as column:
-        target = code.at("%packed", code.multiply(column.index, item))
-        with code.loop(0, "%depth", 1) as step:
-            zero = "0.0" if dtype.is_float else "0"
-            code.store_element(zero, code.at(target, code.multiply(step.index, row_bytes)))
-    code.jump(end)
-    code.start(end)
-    code.write("ret void")
-    header = (
-        f"define internal void @pack_b_{vectors}(ptr noalias %packed, ptr noalias %b, i64 %depth,"
-        " i64 %columns, i64 %row, i64 %column) nounwind noinline"
-    )
-    return code.function(header)
-
-
-def _copy_columns(
-    code: Code, first_column: int | str, first: int | str, last: int | str, row_bytes: int
-) -> None:
-    """Pack elements of B one by one: columns from the first one, some steps along k."""
-    item = code.item_bytes
-    with code.loop(first_column, "%columns", 1) as column:
-        source = code.at("%b", code.multiply(column.index, "%column"))
-        target = code.at("%packed", code.multiply(column.index, item))
-        with code.loop(first, last, 1) as step:
-            read = code.at(source, code.multiply(step.index, "%row"))
-            write = code.at(target, code.multiply(step.index, row_bytes))
-            code.store_element(code.load_element(read), write)
 
 
 # -- micro-kernels ---------------------------------------------------------------------------------
@@ -391,8 +196,9 @@ def _put_text(dtype: ir.DType, machine: Machine) -> str:
             place = code.at(target, code.multiply(column.index, "%column"))
             element = code.load_element(code.at(source, code.multiply(column.index, item)))
             total = code.sum(code.load_element(place), element, 1)
-            kind = code.element
-            chosen = code.value(f"select i1 %adds, {kind} {total}, {kind} {element}")
+            chosen = code.value(
+                f"select i1 %adds, {code.element} {total}, {code.element} {element}"
+            )
             code.store_element(chosen, place)
         code.jump(done)
         code.start(done)
@@ -446,7 +252,7 @@ def _panel_text(dtype: ir.DType, machine: Machine, heights: list[int], vectors: 
 
 
 def _tile_text(dtype: ir.DType, machine: Machine, shape: Shape, heights: list[int]) -> str:
-    """``void tile(slots, packed_a, packed_b, row, rows, column, columns)``: a part of the result."""
+    """``void tile(slots, packed_a, packed_b, first_row, rows, first_column, columns)``."""
     code = Code(dtype, machine)
     item = dtype.itemsize
     width = shape.vectors * code.lanes
@@ -476,8 +282,10 @@ def _tile_text(dtype: ir.DType, machine: Machine, shape: Shape, heights: list[in
                 packed = code.at("%packed_b", code.multiply(panel.index, depth_bytes))
                 source = _element(code, level_b, panel.index, slot[Slot.B_COLUMN])
                 strides = f"i64 {slot[Slot.B_ROW]}, i64 {slot[Slot.B_COLUMN]}"
-                arguments = f"ptr {packed}, ptr {source}, i64 {depth}, i64 {columns}, {strides}"
-                _call_for_width(code, "pack_b", shape.vectors, columns, arguments)
+                rounded = code.add(columns, code.lanes - 1)
+                packed_width = code.value(f"and i64 {rounded}, {-code.lanes}")
+                arguments = f"ptr {packed}, ptr {source}, i64 {columns}, i64 {packed_width}"
+                code.write(f"call void @pack_b({arguments}, i64 {depth}, {strides})")
 
             with code.loop(0, "%rows", block_rows) as block:
                 rows = code.smaller(block_rows, code.subtract("%rows", block.index))
@@ -501,7 +309,7 @@ def _tile_text(dtype: ir.DType, machine: Machine, shape: Shape, heights: list[in
                         f"ptr %packed_a, ptr {packed}, i64 {depth}, i64 {padded}, ptr {target},"
                         f" {strides}, i64 {rows}, i64 {columns}, i1 {adds}"
                     )
-                    _call_for_width(code, "panel", shape.vectors, columns, arguments)
+                    _call_panel(code, shape.vectors, columns, arguments)
     code.write("ret void")
     header = (
         "define internal void @tile(ptr %slots, ptr noalias %packed_a, ptr noalias %packed_b,"
@@ -541,9 +349,7 @@ def _entry_text(dtype: ir.DType, machine: Machine, shape: Shape) -> str:
     packed_b = code.at(packed_a, a_bytes)
     with code.loop("%first", end, 1) as tile:
         first_row = code.multiply(code.value(f"udiv i64 {tile.index}, {across}"), tile_rows)
-        first_column = code.multiply(
-            code.value(f"urem i64 {tile.index}, {across}"), tile_columns
-        )
+        first_column = code.multiply(code.value(f"urem i64 {tile.index}, {across}"), tile_columns)
         some_rows = code.smaller(tile_rows, code.subtract(rows, first_row))
         some_columns = code.smaller(tile_columns, code.subtract(columns, first_column))
         arguments = f"ptr %slots, ptr {packed_a}, ptr {packed_b}, i64 {first_row}"
@@ -577,9 +383,7 @@ def _height(code: Code, heights: list[int], rows: str) -> str:
     return height
 
 
-def _call_for_width(
-    code: Code, name: str, vectors: int, columns: str, arguments: str
-) -> None:
+def _call_panel(code: Code, vectors: int, columns: str, arguments: str) -> None:
     """Call the function for as many vectors as the columns take."""
     done = code.new_labels("done")[0]
     for number in range(vectors, 1, -1):
@@ -587,9 +391,9 @@ def _call_for_width(
         is_wide = code.value(f"icmp sgt i64 {columns}, {(number - 1) * code.lanes}")
         code.branch(is_wide, call, narrower)
         code.start(call)
-        code.write(f"call void @{name}_{number}({arguments})")
+        code.write(f"call void @panel_{number}({arguments})")
         code.jump(done)
         code.start(narrower)
-    code.write(f"call void @{name}_1({arguments})")
+    code.write(f"call void @panel_1({arguments})")
     code.jump(done)
     code.start(done)

@@ -37,9 +37,7 @@ class Machine:
     is_fused: bool
 
 
-def machine_of(
-    cpu: str, features: str, present: frozenset[str], architecture: str
-) -> Machine:
+def machine_of(cpu: str, features: str, present: frozenset[str], architecture: str) -> Machine:
     """Describe a processor by the names of the features that it has."""
     if architecture in ("x86_64", "amd64"):
         is_fused = "fma" in present

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -97,9 +97,7 @@ class Code(FunctionText):
         for (kind, first), name, next_value in zip(
             carried, last_values, loop.following, strict=True
         ):
-            phis.append(
-                f"  {name} = phi {kind} [ {first}, %{before} ], [ {next_value}, %{latch} ]"
-            )
+            phis.append(f"  {name} = phi {kind} [ {first}, %{before} ], [ {next_value}, %{latch} ]")
         self.lines[place:place] = phis
         loop.values = last_values
         self.start(done)
@@ -212,6 +210,12 @@ class Code(FunctionText):
         first = self.value(f"insertelement {kind} poison, {self.element} {element}, i64 0")
         lanes = f"<{count} x i32> zeroinitializer"
         return self.value(f"shufflevector {kind} {first}, {kind} poison, {lanes}")
+
+    def shuffled(self, a: str, b: str, count: int, lanes: Iterable[int]) -> str:
+        """Chosen lanes of two vectors of `count` lanes each, which are numbered through."""
+        kind, chosen = self.vector(count), [f"i32 {lane}" for lane in lanes]
+        mask = f"<{len(chosen)} x i32> <{', '.join(chosen)}>"
+        return self.value(f"shufflevector {kind} {a}, {kind} {b}, {mask}")
 
     def sum(self, a: str, b: str, count: int) -> str:
         operation = "fadd" if self.dtype.is_float else "add"
