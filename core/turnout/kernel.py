@@ -190,8 +190,8 @@ class Kernel:
         types = call_types(self.__name__, self.signature, values, context, samples)
         if self.sizes:
             # Literals of units are what fits these sizes, and may have no value in other types.
-            problems = SizeCheck(self.signature.parameters, self.sizes).problems(values, types)
-            if problems:
+            check = SizeCheck(self.signature.parameters, self.sizes)
+            if problems := list(check.problems(values)):
                 raise call_error(self.__name__, problems)
         with self._lock:
             executable = self._executables.get(key)
@@ -442,6 +442,31 @@ class Kernel:
 
     specialize = specialise
 
+    def fits(self, *args: Any, **keywords: Any) -> bool | str:
+        """Whether a call is of the sizes that the kernel is specialised for.
+
+        Parameters
+        ----------
+        *args, **keywords
+            The same arguments as in the call.
+
+        Returns
+        -------
+        bool or str
+            True, as always for a kernel that is not specialised, or else why not. Operations ask
+            so before they choose the kernel.
+        """
+        if self.sizes is None:
+            return True
+        values = self._bind(args, keywords) if keywords or len(args) != self._bind.count else args
+        return next(self._size_check.problems(values), True)
+
+    @cached_property
+    def _size_check(self) -> SizeCheck:
+        """For calls that do not say ``samples=``."""
+        specs = self.signature.parameters
+        return SizeCheck(specs, (self.sizes or Sizes()).of_calls(specs))
+
     def _varied(self, **changed: Any) -> Kernel:
         options = {
             "constants": self.constants,
@@ -645,7 +670,7 @@ class Executable:
         for place, convert in self._scalars:
             arguments[place] = convert(values[place], problems)
         if self._sizes is not None:
-            problems += self._sizes.problems(values, self.types)
+            problems += self._sizes.problems(values)
             problems += self._sizes.count_problems(count)
         if not problems and not self._are_long_enough(arguments):
             problems = reach_problems(self._reaches, self._places, arguments)

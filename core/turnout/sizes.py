@@ -77,6 +77,11 @@ class Sizes:
             return shape
         return (*(shape[:-1] or (None,) * (spec.rank - 1)), self.samples)
 
+    def of_calls(self, specs: Iterable[ParameterSpec]) -> Sizes:
+        """The sizes of calls that do not say ``samples=``, all in shapes of arrays."""
+        shapes = [(spec.name, self.shape(spec)) for spec in specs]
+        return Sizes(tuple(each for each in shapes if each[1]), self.scalars)
+
     def takes_part_of(self, specs: Iterable[ParameterSpec]) -> bool:
         """Whether calls must say ``samples=``, because arrays have more."""
         planes = [spec.name for spec in specs if spec.role in ("plane", "mask")]
@@ -322,27 +327,22 @@ class SizeCheck:
         self._scalars = [(n, s, scalars[s.name]) for n, s in enumerate(specs) if s.name in scalars]
         self._samples = sizes.samples
 
-    def problems(self, values: Sequence[Any], types: Types | None = None) -> list[str]:
-        """What of the arguments of a call is not as it must be, the number of samples left out.
-
-        `types` are those of the arguments, where they are known.
-        """
-        found = []
+    def problems(self, values: Sequence[Any]) -> Iterator[str]:
+        """What of the arguments of a call is not as it must be, the number of samples left out."""
         for place, name, shape in self._arrays:
-            given = tuple(values[place].shape)
+            given = getattr(values[place], "shape", None)
             if given != shape and not _fits(given, shape):
-                found.append(
-                    f"argument {name!r} has shape {given}, and the kernel is specialised for "
+                shown = type(values[place]).__name__ if given is None else f"shape {tuple(given)}"
+                yield (
+                    f"argument {name!r} has {shown}, and the kernel is specialised for "
                     f"{_spelt_shape(shape)}"
                 )
         for place, spec, wanted in self._scalars:
-            dtype = types[spec.name] if types else scalar_type(spec, values[place])
-            if not _is_same(spec, values[place], wanted, dtype):
-                found.append(
+            if not _is_same(spec, values[place], wanted):
+                yield (
                     f"argument {spec.name!r} is {values[place]}, and the kernel is specialised "
                     f"for {wanted}"
                 )
-        return found
 
     def count_problems(self, count: int) -> list[str]:
         """What is wrong with the number of samples of a call."""
@@ -354,9 +354,11 @@ class SizeCheck:
         ]
 
 
-def _fits(given: tuple[int, ...], shape: Shape) -> bool:
-    return len(given) == len(shape) and all(
-        y is None or x == y for x, y in zip(given, shape, strict=True)
+def _fits(given: tuple[int, ...] | None, shape: Shape) -> bool:
+    return (
+        given is not None
+        and len(given) == len(shape)
+        and all(y is None or x == y for x, y in zip(given, shape, strict=True))
     )
 
 
@@ -365,7 +367,13 @@ def _spelt_shape(shape: Shape) -> str:
     return f"({inner},)" if len(shape) == 1 else f"({inner})"
 
 
-def _is_same(spec: ParameterSpec, given: Any, wanted: Any, dtype: ir.DType | Weak) -> bool:
+def _is_same(spec: ParameterSpec, given: Any, wanted: Any) -> bool:
+    if type(given) is type(wanted) and given == wanted and given != 0:
+        return True
+    try:
+        dtype = scalar_type(spec, given)
+    except CallError:
+        return False
     literal = _literal(spec, wanted, dtype)
     # Text tells zeros of either sign apart, and has one NaN.
     return literal is not None and repr(literal) == repr(scalar_conversion(spec, dtype)(given, []))
