@@ -34,7 +34,7 @@ from .errors import (
     Unavailable,
 )
 from .ir.types import bool_, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from .kernel import Executable, Kernel, func, kernel
+from .kernel import Executable, Kernel, func, kernel, specialise, specialize
 from .lang import (
     Index,
     Mutable,
@@ -104,6 +104,8 @@ __all__ = [
     "serial",
     "set_default_device",
     "set_num_threads",
+    "specialise",
+    "specialize",
     "sync",
     "timer",
     "to_numpy",

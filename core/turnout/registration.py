@@ -9,6 +9,7 @@ from typing import Any
 from .compatibility import Implementation, PerGeometry
 from .errors import KernelError
 from .identity import check_version
+from .kernel import Kernel
 from .records import record
 from .signatures import check_accepts_arguments, check_parameters, check_runs_when_called
 from .tunable import variants
@@ -74,6 +75,7 @@ def implementations(
     check_runs_when_called(where, function)
     if given.is_compatible is not None:
         check_accepts_arguments(f"{where}: is_compatible", given.is_compatible, signature)
+    is_compatible = _compatibility(function, given.is_compatible)
     check_version(given.version)
     if given.make_ms and not given.per_geometry:
         raise KernelError(f"{where}: make_ms= is what making takes: give per_geometry=True, too")
@@ -95,7 +97,7 @@ def implementations(
                 own_name,
                 made,
                 writes,
-                given.is_compatible,
+                is_compatible,
                 given.version,
                 is_installed,
                 make=own_function if given.per_geometry else None,
@@ -116,7 +118,26 @@ def _variants(
     return [(name, function)]
 
 
+def _compatibility(
+    function: object, given: Callable[..., object] | None
+) -> Callable[..., object] | None:
+    """What says whether calls may choose the function: a specialised kernel knows its own sizes."""
+    if not (isinstance(function, Kernel) and function.sizes):
+        return given
+    fits = function.fits
+    if given is None:
+        return fits
+
+    def fits_and_given(*args: Any, **keywords: Any) -> object:
+        answer = fits(*args, **keywords)
+        return given(*args, **keywords) if answer is True else answer
+
+    return fits_and_given
+
+
 def _checked_name(label: str, function: Callable[..., Any], name: str | None) -> str:
+    if name is None and isinstance(function, Kernel) and function.sizes:
+        return f"{function.__name__}[{function.sizes.name}]"
     if name is None:
         name = getattr(function, "__name__", None)
     if not isinstance(name, str) or not name or set(name) & set(":, \t\n"):

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from .backends import active_name
+from .backends import _find_default as find_default
+from .backends import _state as state
+from .backends import _used as used
 from .errors import KernelError
 from .geometry import describe
 from .tuning import Clock, Decided, TrialPlan
@@ -238,13 +240,18 @@ def generate_flat_geometry(prototype: inspect.Signature) -> Callable[..., tuple[
     parts = [f"{name}.shape, {name}.dtype, {name}.flags.c_contiguous" for name in arrays]
     parts += [f"{name} is None" for name in optional]
     are_arrays = " and ".join(f"$type({name}) is $ndarray" for name in arrays)
-    flat = f"($active_name(), {', '.join(parts)})"
+    flat = f"({_DEVICE}, {', '.join(parts)})"
     return _geometry_function(prototype, f"{flat} if {are_arrays} else {_nested(prototype)}")
 
 
 _EXPRESSION = "__turnout_expression__"
+_DEVICE = "($used() or $state.default or $find_default()).name"
+"""`active_name`, written out."""
+
 _GEOMETRY_NAMES: Mapping[str, Any] = {
-    "active_name": active_name,
+    "used": used.get,
+    "state": state,
+    "find_default": find_default,
     "describe": describe,
     "type": type,
     "ndarray": np.ndarray,
@@ -265,7 +272,7 @@ def _geometry_function(
 
 def _nested(prototype: inspect.Signature) -> str:
     described = "".join(f", {_description(p)}" for p in prototype.parameters.values())
-    return f"($active_name(){described},)"
+    return f"({_DEVICE}{described},)"
 
 
 def _description(parameter: Parameter) -> str:

@@ -1,12 +1,14 @@
 """Operations of linear algebra, each raced among several implementations.
 
-`dot`, `gemv` and `matmul` follow NumPy. Other packages register implementations of their own by
+`dot`, `gemv` and `matmul`, and `batched_matmul` and `batched_cholesky` of many small matrices,
+follow NumPy. Other packages register implementations of their own by
 the operation's name, for example ``turnout.ops.matmul``, in the entry-point group
 ``turnout.implementations``.
 """
 
 from __future__ import annotations
 
+from .batched import batched_cholesky, batched_matmul
 from .compiled import (
     CacheInfo,
     cache_clear,
@@ -19,6 +21,8 @@ from .linear_algebra import dot, gemv, matmul
 
 __all__ = [
     "CacheInfo",
+    "batched_cholesky",
+    "batched_matmul",
     "cache_clear",
     "cache_info",
     "compile_dot",

@@ -205,6 +205,18 @@ def compiled(
     return _cache.get(key, lambda: _compile(operation, sizes, dtype, context)).function
 
 
+def cached(
+    operation: str,
+    sizes: Sizes,
+    dtype: np.dtype[Any],
+    context: DeviceContext,
+    make: Callable[[], Callable[..., Any]],
+) -> Callable[..., Any]:
+    """Return what the cache has for these sizes, type and device, made at the first time."""
+    key = (operation, sizes, dtype, context)
+    return _cache.get(key, lambda: CompiledOperation(make(), memory_bytes=0)).function
+
+
 def _compile(
     operation: str, sizes: Sizes, dtype: np.dtype[Any], context: DeviceContext
 ) -> CompiledOperation:

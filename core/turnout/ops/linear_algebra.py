@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import DeviceContext
 from ..errors import CallError
 from ..perf import PerformanceDispatcher
-from .compiled import Sizes, compiled
-from .operation import are_numpy, check_arrays, check_out, device_of, dtype_of, operation
+from .compiled import compiled
+from .operation import are_numpy, check_arrays, check_out, device_of, dtype_of, operation, place_of
 
 COMPILING_MS = 30.0
 
@@ -175,19 +174,12 @@ def _is_compilable(*arrays: Any) -> bool | str:
     return found if isinstance(found, str) else True
 
 
-def _compiled_for(operation: str, sizes: Sizes, a: Any, b: Any) -> Callable[..., Any]:
-    context, dtype = device_of(a, b), dtype_of(a)
-    assert isinstance(context, DeviceContext)  # it is compatible
-    assert dtype is not None
-    return compiled(operation, sizes, dtype, context)
-
-
 def _with_result(
     function: Callable[..., Any], shape: tuple[int, ...], a: Any
 ) -> Callable[..., Any]:
     """Make results for a function that writes them."""
-    context, dtype = device_of(a), dtype_of(a)
-    make = np.empty if isinstance(a, np.ndarray) else context.zeros  # type: ignore[union-attr]
+    context, dtype = place_of(a), dtype_of(a)
+    make = np.empty if context.is_host else context.zeros
 
     def with_result(a: Any, b: Any, out: Any) -> Any:
         return function(a, b, make(shape, dtype))
@@ -203,7 +195,7 @@ def _with_result(
     is_compatible=lambda a, b: _is_compilable(a, b),
 )
 def _dot_compiled(a: Any, b: Any) -> Callable[..., Any]:
-    return _compiled_for("dot", (a.shape[0],), a, b)
+    return compiled("dot", (a.shape[0],), dtype_of(a), place_of(a, b))
 
 
 @gemv.register(
@@ -214,7 +206,7 @@ def _dot_compiled(a: Any, b: Any) -> Callable[..., Any]:
     is_compatible=lambda a, x, out: _is_compilable(a, x),
 )
 def _gemv_compiled(a: Any, x: Any, out: Any) -> Callable[..., Any]:
-    function = _compiled_for("gemv", tuple(a.shape), a, x)
+    function = compiled("gemv", tuple(a.shape), dtype_of(a), place_of(a, x))
     return function if out is not None else _with_result(function, (a.shape[0],), a)
 
 
@@ -227,5 +219,5 @@ def _gemv_compiled(a: Any, x: Any, out: Any) -> Callable[..., Any]:
 )
 def _matmul_compiled(a: Any, b: Any, out: Any) -> Callable[..., Any]:
     (m, k), n = a.shape, b.shape[1]
-    function = _compiled_for("matmul", (m, n, k), a, b)
+    function = compiled("matmul", (m, n, k), dtype_of(a), place_of(a, b))
     return function if out is not None else _with_result(function, (m, n), a)

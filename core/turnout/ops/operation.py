@@ -102,14 +102,14 @@ def check_arrays(
             )
 
 
-def dtype_of(array: Any) -> np.dtype[Any] | None:
-    """Return the element type as NumPy's; None for what NumPy does not know."""
+def dtype_of(array: Any) -> np.dtype[Any]:
+    """Return the element type as NumPy's; that of objects for what NumPy does not know."""
     if isinstance(array.dtype, np.dtype):
         return array.dtype
     try:
         return np.dtype(str(array.dtype).rpartition(".")[2])
     except TypeError:
-        return None
+        return np.dtype(object)
 
 
 def check_out(operation: str, out: Any, shape: tuple[int, ...], like: Any) -> None:
@@ -153,3 +153,15 @@ def device_of(*arrays: Any) -> DeviceContext | str:
     if context.backend.name == "reference":
         return "the reference backend evaluates by NumPy"
     return context
+
+
+def place_of(*arrays: Any) -> DeviceContext:
+    """Return the device of arrays for which `device_of` has one."""
+    found = device_of(*arrays)
+    assert isinstance(found, DeviceContext)
+    return found
+
+
+def empty(context: DeviceContext, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Make an array on a device; what it holds does not matter."""
+    return np.empty(shape, dtype) if context.is_host else context.zeros(shape, dtype)
