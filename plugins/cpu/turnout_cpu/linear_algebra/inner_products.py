@@ -15,7 +15,7 @@ from enum import IntEnum
 from turnout.plugin import ir
 
 from .machine import Machine
-from .writer import Code, Lanes
+from .writer import Lanes, Writer
 
 DOT, ROWS, COLUMNS = "dot", "gemv_rows", "gemv_columns"
 PARTIAL_BYTES = 256
@@ -46,7 +46,7 @@ def partials(dtype: ir.DType) -> int:
 
 def dot_text(n: int | None, dtype: ir.DType, machine: Machine) -> str:
     """A function ``element dot(a, b, n)``; `n` is a constant of at least 1, or None."""
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     length = "%n" if n is None else n
     (total,) = _dots(code, ["%a"], "%b", length)
     code.write(f"ret {code.element} {total}")
@@ -58,7 +58,7 @@ def rows_text(n: int | None, dtype: ir.DType, machine: Machine) -> str:
 
     Their length is a constant of at least 1, or None.
     """
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     a, x, out, rows = (_slot(code, each) for each in (Slot.A, Slot.X, Slot.OUT, Slot.M))
     columns = _slot(code, Slot.N) if n is None else n
     row_bytes = _slot(code, Slot.A_ROW)
@@ -86,14 +86,14 @@ def _rows_at_once(machine: Machine) -> int:
     return max(1, (machine.registers - vectors) // vectors - 2)
 
 
-def _dots(code: Code, rows: Sequence[str], x: str, length: int | str) -> list[str]:
+def _dots(code: Writer, rows: Sequence[str], x: str, length: int | str) -> list[str]:
     """The dot products of one vector with each of several rows."""
     if isinstance(length, int) and length <= LARGEST_UNROLLED * partials(code.dtype):
         return _dots_in_line(code, rows, x, length)
     return _dots_in_loop(code, rows, x, length)
 
 
-def _dots_in_line(code: Code, rows: Sequence[str], x: str, length: int) -> list[str]:
+def _dots_in_line(code: Writer, rows: Sequence[str], x: str, length: int) -> list[str]:
     count, vectors = code.lanes, PARTIAL_BYTES // code.machine.vector_bytes
     start = code.start_vector(count)
     sums = [[start] * vectors for _ in rows]
@@ -108,7 +108,7 @@ def _dots_in_line(code: Code, rows: Sequence[str], x: str, length: int) -> list[
     return [_folded(code, own) for own in sums]
 
 
-def _dots_in_loop(code: Code, rows: Sequence[str], x: str, length: int | str) -> list[str]:
+def _dots_in_loop(code: Writer, rows: Sequence[str], x: str, length: int | str) -> list[str]:
     count, vector_bytes = code.lanes, code.machine.vector_bytes
     vectors, step = PARTIAL_BYTES // vector_bytes, partials(code.dtype)
     start, full, kind = code.start_vector(count), Lanes(count, count), str(code.vector(count))
@@ -162,7 +162,7 @@ def _unpacked(
     return values[0], list(values[1 : 1 + rows]), own
 
 
-def _folded(code: Code, sums: Sequence[str]) -> str:
+def _folded(code: Writer, sums: Sequence[str]) -> str:
     """The sum of all partial sums, in halves; those that nothing was added to are left out."""
     count = code.lanes
     start, vectors = code.start_vector(count), list(sums)
@@ -190,7 +190,7 @@ def columns_text(dtype: ir.DType, machine: Machine) -> str:
 
     Some columns at a time are multiplied and added to the whole result.
     """
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     a, x, out, rows, columns = (
         _slot(code, each) for each in (Slot.A, Slot.X, Slot.OUT, Slot.M, Slot.N)
     )
@@ -217,7 +217,7 @@ def columns_text(dtype: ir.DType, machine: Machine) -> str:
 
 
 def _add_columns(
-    code: Code,
+    code: Writer,
     starts: Sequence[str],
     factors: Sequence[str],
     out: str,
@@ -247,6 +247,6 @@ def _add_columns(
                 code.store(total, target, full)
 
 
-def _slot(code: Code, slot: Slot) -> str:
+def _slot(code: Writer, slot: Slot) -> str:
     kind = "ptr" if slot in (Slot.A, Slot.X, Slot.OUT) else "i64"
     return code.value(f"load {kind}, ptr {code.at('%slots', 8 * slot)}, align 8")

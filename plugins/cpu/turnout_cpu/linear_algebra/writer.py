@@ -47,7 +47,7 @@ class Lanes:
     used: int
 
 
-class Code(FunctionText):
+class Writer(FunctionText):
     """The body of a function on elements of one type.
 
     Parameters
