@@ -271,13 +271,17 @@ Statement = (
 
 @record
 class ArrayParameter:
-    """An array argument of a unit: `rank` axes, any strides."""
+    """An array argument of a unit: `rank` axes, any strides.
+
+    `shape` is empty, or has the length of each axis; None where only a call tells it.
+    """
 
     name: str
     dtype: DType
     rank: int
     is_read: bool = True
     is_written: bool = False
+    shape: tuple[int | None, ...] = ()
 
 
 @record

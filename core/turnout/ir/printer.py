@@ -46,7 +46,10 @@ def _parameter(parameter: ir.Parameter) -> str:
     access = {(True, True): "inout", (True, False): "in", (False, True): "out"}.get(
         (parameter.is_read, parameter.is_written), "unused"
     )
-    return f"{access} {parameter.name}: {parameter.dtype}[rank {parameter.rank}]"
+    axes = f"rank {parameter.rank}"
+    if parameter.shape:
+        axes = " x ".join("?" if n is None else str(n) for n in parameter.shape)
+    return f"{access} {parameter.name}: {parameter.dtype}[{axes}]"
 
 
 def _indented(body: Iterable[ir.Statement]) -> list[str]:

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from turnout.plugin import NO_DEFAULT, CallLimit, DirectCall, DirectParameter, DirectRun, ir
 
 from . import interpreter as layout
@@ -104,6 +106,10 @@ class EntryText:
             self.call_python("void", "Py_IncRef", f"ptr {returned}")
         self.write(f"ret ptr {returned}")
         self.leave()
+        return self.definition()
+
+    def definition(self) -> str:
+        """The text of what has been written."""
         header = f"define ptr @{NAME}(ptr %self, ptr %args, i64 %nargs, ptr %names) {{"
         table = [
             f"  %table.item = getelementptr i8, ptr %self, i64 {layout.TUPLE_ITEMS + 8}",
@@ -309,7 +315,10 @@ class EntryText:
         self.require(self.value(f"icmp eq ptr {found}, {expected}"))
         if parameter.rank:
             return self.array(parameter, given)
-        return _Scalar(parameter.dtype, self.scalar(parameter, given))
+        scalar = _Scalar(parameter.dtype, self.scalar(parameter, given))
+        if parameter.literal is not None:
+            self.require(self.is_literal(scalar, parameter))
+        return scalar
 
     # -- arrays ------------------------------------------------------------------------------------
 
@@ -325,10 +334,18 @@ class EntryText:
         extents = self.field(given, layout.ARRAY_EXTENTS, "ptr")
         strides = self.field(given, layout.ARRAY_STRIDES, "ptr")
         axes = range(parameter.rank)
+        lengths = tuple(self.field(extents, 8 * axis, "i64") for axis in axes)
+        known = [
+            (length, self.word(f"length {parameter.name} {axis}", wanted, "i64"))
+            for axis, (length, wanted) in enumerate(zip(lengths, parameter.shape, strict=False))
+            if wanted is not None
+        ]
+        if known:
+            self.require(self.all_of(self.value(f"icmp eq i64 {x}, {y}") for x, y in known))
         return _Array(
             parameter.dtype,
             self.field(given, layout.ARRAY_DATA, "ptr"),
-            tuple(self.field(extents, 8 * axis, "i64") for axis in axes),
+            lengths,
             tuple(self.field(strides, 8 * axis, "i64") for axis in axes),
             is_contiguous,
         )
@@ -451,6 +468,18 @@ class EntryText:
         extend = "sext" if dtype.kind == "i" else "zext"
         convert = "trunc" if dtype.bits > held.bits else extend
         return self.value(f"{convert} {given} {number} to {wanted}")
+
+    def is_literal(self, scalar: _Scalar, parameter: DirectParameter) -> str:
+        """Whether a number has the bits of the one that the parameter takes."""
+        stored = np.asarray(parameter.literal, parameter.dtype.dtype)
+        bits = 8 * stored.itemsize
+        wanted = self.word(f"literal {parameter.name}", int(stored.view(f"u{bits // 8}")), "i64")
+        given = scalar.value
+        if parameter.dtype.is_float:
+            given = self.value(f"bitcast {storage_type_of(parameter.dtype)} {given} to i{bits}")
+        if bits < 64:
+            wanted = self.value(f"trunc i64 {wanted} to i{bits}")
+        return self.value(f"icmp eq i{bits} {given}, {wanted}")
 
     # -- checks ------------------------------------------------------------------------------------
 
