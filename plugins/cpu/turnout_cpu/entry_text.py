@@ -104,6 +104,10 @@ class EntryText:
             self.call_python("void", "Py_IncRef", f"ptr {returned}")
         self.write(f"ret ptr {returned}")
         self.leave()
+        return self.definition()
+
+    def definition(self) -> str:
+        """The text of what has been written."""
         header = f"define ptr @{NAME}(ptr %self, ptr %args, i64 %nargs, ptr %names) {{"
         table = [
             f"  %table.item = getelementptr i8, ptr %self, i64 {layout.TUPLE_ITEMS + 8}",
