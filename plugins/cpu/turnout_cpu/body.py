@@ -16,6 +16,7 @@ from turnout.plugin import CompileError, Options, ir
 from . import mathematics, vector_math
 from .accesses import dense_strides, has_neighbours_along, may_declare_parallel
 from .operations import SPELLINGS, cast
+from .pace import runs_alone
 from .space import split_axes, written_axes
 from .text import (
     FAST_MATH_FLAGS,
@@ -202,9 +203,11 @@ class Body:
         for length in reversed(lengths[1 : split_axes(self.unit)]):
             steps.insert(0, value(f"mul i64 {length}, {steps[0]}"))
         total = value(f"mul i64 {lengths[0]}, {steps[0]}")
-        begin = value("call i64 @llvm.smax.i64(i64 %begin, i64 0)")
-        end = value(f"call i64 @llvm.smin.i64(i64 %end, i64 {total})")
-        end = value(f"call i64 @llvm.smax.i64(i64 {end}, i64 {begin})")
+        begin, end = "0", total  # constants leave no remainder
+        if not runs_alone(self.unit):
+            begin = value("call i64 @llvm.smax.i64(i64 %begin, i64 0)")
+            end = value(f"call i64 @llvm.smin.i64(i64 %end, i64 {total})")
+            end = value(f"call i64 @llvm.smax.i64(i64 {end}, i64 {begin})")
         self.axis(0, begin, end, lengths, steps, properties)
 
     def axis(
@@ -278,6 +281,9 @@ class Body:
         if self.written and not has_neighbours_along(self.unit, innermost):
             # Vectors along the axes that are written out need no gathering.
             properties = [*properties, '!{!"llvm.loop.vectorize.enable", i1 false}']
+        elif runs_alone(self.unit) and innermost < split_axes(self.unit):
+            # LLVM would write out short loops of known length before it makes vectors of them.
+            properties = [*properties, '!{!"llvm.loop.unroll.disable"}']
         self.upward_loop(first, stop, [], body, self.loop(SPACE_TAG, properties))
 
     @contextmanager

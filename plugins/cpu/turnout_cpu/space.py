@@ -6,6 +6,8 @@ are run whole and count as one position, because LLVM unrolls such loops.
 
 from __future__ import annotations
 
+import math
+
 from turnout.plugin import ir, statements
 
 MOST_STATEMENTS = 4096
@@ -47,6 +49,14 @@ def written_axes(unit: ir.Unit) -> tuple[int, ...]:
             break
         lengths = (length, *lengths)
     return lengths
+
+
+def constant_size(unit: ir.Unit) -> int | None:
+    """How many points the iteration space has, where each extent is a constant."""
+    constants = _constants(unit)
+    if any(extent.number not in constants for extent in unit.extents):
+        return None
+    return math.prod(max(0, int(constants[extent.number])) for extent in unit.extents)
 
 
 def _constants(unit: ir.Unit) -> dict[int, int | float | bool]:
