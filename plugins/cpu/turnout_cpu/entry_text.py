@@ -379,11 +379,12 @@ class EntryText:
         return _Array(dtype, "", (samples,), (item_bytes,))
 
     def scratch(self, scratch: ir.Scratch) -> _Array:
-        """Memory of this call, filled with zeros."""
+        """Memory of this call."""
         size_bytes = scratch_bytes(scratch)
         data = self.stack(f"[{size_bytes} x i8]")
-        zeros = f"ptr align 16 {data}, i8 0, i64 {size_bytes}, i1 false"
-        self.write(f"call void @llvm.memset.p0.i64({zeros})")
+        if scratch.is_filled:
+            zeros = f"ptr align 16 {data}, i8 0, i64 {size_bytes}, i1 false"
+            self.write(f"call void @llvm.memset.p0.i64({zeros})")
         strides = [scratch.dtype.itemsize]
         for extent in reversed(scratch.shape[1:]):
             strides.insert(0, strides[0] * extent)

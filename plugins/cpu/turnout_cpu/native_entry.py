@@ -39,7 +39,12 @@ from .text import ModuleText
 _MAXIMUM_CHECKS = 256
 """Parameters and checks of a call; each adds to the time that it takes to make an entry."""
 
-_MAXIMUM_SCRATCH_BYTES = 4096
+_MAXIMUM_FILLED_BYTES = 4096
+"""Scratch memory that each call fills with zeros."""
+
+_MAXIMUM_SCRATCH_BYTES = 256 * 1024
+"""All of it is on the stack, of which a thread may have as little as 512 KiB."""
+
 _MAXIMUM_FACTOR = 2**40
 """Sums of indices with smaller factors cannot leave 128 bits: lengths and scalars have 64."""
 
@@ -91,6 +96,9 @@ def _is_simple(call: DirectCall) -> bool:
     if len(call.parameters) + len(call.overlaps) + len(call.reaches) > _MAXIMUM_CHECKS:
         return False
     if sum(map(scratch_bytes, call.scratch)) > _MAXIMUM_SCRATCH_BYTES:
+        return False
+    filled = (scratch for scratch in call.scratch if scratch.is_filled)
+    if sum(map(scratch_bytes, filled)) > _MAXIMUM_FILLED_BYTES:
         return False
     for parameter in call.parameters:
         known = (np.ndarray,) if parameter.rank else interpreter.SCALAR_TYPES
