@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-_LANES, _BLOCK, _GROUPS = 32, 2048, 512
+_LANES, _BLOCK, _GROUPS = 32, 2048, 1024
 
 
 def combined(terms: Array, operation: np.ufunc, identity: Any) -> Any:

@@ -13,7 +13,7 @@ from .compare import assert_same_bits
 from .device import DeviceUnderTest
 from .reductions import combined
 
-SIZES = (0, 1, 2, 31, 32, 33, 100, 2047, 2048, 2049, 4095, 40_000, 65_537, 2048 * 513 + 7)
+SIZES = (0, 1, 2, 31, 32, 33, 100, 2047, 2048, 2049, 4095, 40_000, 65_537, 2048 * 1025 + 7)
 
 
 def _wide_range(size: int, dtype: Any) -> NDArray[Any]:
@@ -71,5 +71,5 @@ def test_the_error_is_bounded(device: DeviceUnderTest) -> None:
     numbers, out = np.full(size, 0.1, np.float32), np.zeros(1, np.float32)
     device.run(kernels.total_of_floats, numbers, out)
     exact = float(np.float32(0.1)) * size
-    additions = 64 + -(-size // (2048 * 512)) + 5 + 9 + 1
+    additions = 64 + -(-size // (2048 * 1024)) + 5 + 10 + 1
     assert abs(float(out[0]) - exact) <= additions * 2.0**-24 * exact * 1.001

@@ -22,7 +22,7 @@ from .loops import trip_count
 from .notes import LoopNote, Refusal, Spelling
 from .parallel import LoopAnalysis
 from .reach import ReachAnalysis
-from .reductions import PartialSums, Reduction, Row, reached_by
+from .reductions import PartialResults, Reduction, Row, reached_by
 from .source import FunctionSource
 
 
@@ -64,7 +64,7 @@ class ArrayPlan:
         self.parameters = parameters
         self.fast_math = fast_math
         self.notes: list[LoopNote] = []
-        self.partial: dict[tuple[ir.DType, int], PartialSums] = {}
+        self.partial: dict[tuple[ir.DType, int], PartialResults] = {}
         self.reach = ReachAnalysis(builder, _quantities(builder, parameters))
         self.host: dict[int, ir.Statement | None] = {
             p.value.number: None for p in parameters if isinstance(p, ir.ScalarParameter)
@@ -79,7 +79,7 @@ class ArrayPlan:
         values = self._passed_values(groups)
         steps: list[ir.Step] = [ir.Scratch(s.array, s.dtype, s.shape) for s in scratch]
         steps += [ir.Scratch(name, value.dtype, (1,)) for value, name in values.values()]
-        partial = [each for sums in self.partial.values() for each in sums.scratch]
+        partial = [results.scratch for results in self.partial.values()]
         steps += partial
         arrays: dict[str, tuple[ir.DType, int]] = {
             p.name: (p.dtype, p.rank) for p in self.parameters if isinstance(p, ir.ArrayParameter)
@@ -181,19 +181,13 @@ class ArrayPlan:
         loops, body = list(row.loops), row.body
         written = _Nest(loops, (*(s for part in row.before for s in part), *body))
         row = replace(row, body=self._inner_loops(self._private_updates(loops, body)))
-        sums = [
-            self._partial(operation, result.dtype, place)
-            for place, (operation, result) in enumerate(zip(operations, loop.results, strict=True))
-        ]
-        reduction = Reduction(self.builder, row, sums)
+        reduction = Reduction(self.builder, row, operations, self._partial)
         for statement in reduction.sizes:
             self.host.update((value.number, statement) for value in statement.results)
         first, *others = reduction.nests()
         nests = [_Nest(*first, written), *(_Nest(*other, _Nest([], ())) for other in others)]
         with self.builder.nested() as joined:
-            parts = zip(operations, loop.initial, reduction.result(), loop.results, strict=True)
-            for operation, initial, total, result in parts:
-                self.builder.emit(ir.Compute(result, operation, (initial, total)))
+            reduction.finish(loop.initial, loop.results)
         return nests, joined
 
     def _rows(self, loop: ir.For) -> Row:
@@ -216,13 +210,13 @@ class ArrayPlan:
             body = inner.body.body
         return Row(tuple(loops), tuple(before), body)
 
-    def _partial(self, operation: str, dtype: ir.DType, place: int) -> PartialSums:
+    def _partial(self, operation: str, dtype: ir.DType, place: int) -> PartialResults:
         """Memory for partial results; that of one loop is free again for the next."""
-        sums = self.partial.get((dtype, place))
-        if sums is None:
-            names = [self._fresh_name(f"{what}{len(self.partial)}") for what in _PARTIAL_NAMES]
-            sums = self.partial[dtype, place] = PartialSums(operation, dtype, *names)
-        return replace(sums, operation=operation)
+        results = self.partial.get((dtype, place))
+        if results is None:
+            name = self._fresh_name(f"partial{len(self.partial)}")
+            results = self.partial[dtype, place] = PartialResults(operation, dtype, name)
+        return replace(results, operation=operation)
 
     def _is_known(self, loop: ir.For) -> bool:
         """Whether the range of a loop depends on arguments alone."""
@@ -539,9 +533,6 @@ class ArrayPlan:
                 if is_accessed and not inner.are_private(pair):
                     return False
         return True
-
-
-_PARTIAL_NAMES = ("lane_results", "group_results", "chunk_results")
 
 
 def _quantities(builder: Builder, parameters: tuple[ir.Parameter, ...]) -> dict[int, ir.Quantity]:

@@ -12,12 +12,17 @@ Such a loop runs in parallel, in an order that depends on nothing but the number
 A lane, block or group without positions holds the identity of the operation, which changes no bit
 of what it is combined with. In a nest of loops a block has positions of one row, or whole rows.
 Neighbouring lanes read neighbouring elements, which is what vectors and GPUs are fast at.
+
+Python's ``min`` and ``max`` of floats keep the value that they have unless another is less, or
+greater. So NaN never replaces a number, and of equal zeros the first one stays, which no tree over
+lanes can know. Each lane therefore keeps where it found its value, and the zero that was found
+first decides the sign.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from .. import ir
 from ..ir import DType, Region, Value, i64
@@ -32,8 +37,8 @@ LANES = 32
 BLOCK = 64 * LANES
 """Positions of a block: few, so that errors stay small and there are many blocks to share."""
 
-GROUPS = 512
-"""At most so many partial results per lane, in memory of a fixed size."""
+GROUPS = LANES * LANES
+"""At most so many, so that partial results fit into memory of a fixed size."""
 
 _REACHED = {
     "add": "add",
@@ -55,11 +60,22 @@ _CHOICES = {
 }
 """What ``select(compare(x, y), x, y)`` is between integers."""
 
+_FIRST = {"less": "min", "greater": "max"}
+"""What it is between floats where ``y`` is what was found before: Python's function."""
+
+_EXTREMES = {"min": ("minimum", "less"), "max": ("maximum", "greater")}
+"""By which operation values of Python's functions are combined, and which comparison decides."""
+
+_NOWHERE = i64.maximum
+"""The place of a lane that found nothing."""
+
 NOUNS = {
     "add": "sum",
     "multiply": "product",
     "minimum": "minimum",
     "maximum": "maximum",
+    "min": "minimum",
+    "max": "maximum",
     "bit_and": "conjunction",
     "bit_or": "disjunction",
     "bit_xor": "exclusive or",
@@ -106,7 +122,7 @@ class _Chains:
         carried = loop.body.parameters[1:]
         self.owner = {value.number: place for place, value in enumerate(carried)}
         self.operations: list[set[str]] = [set() for _ in carried]
-        # Comparisons of a carried value, with their operation and operands.
+        # Comparisons of a carried value: what they choose, and between which operands.
         self._compared: dict[int, tuple[str, tuple[Value, ...]]] = {}
 
     def region(self, region: Region) -> bool:
@@ -137,8 +153,11 @@ class _Chains:
         owner = owners[0] if owners[1] is None else owners[1]
         if owner is None:
             return False
-        if operation in _CHOICES and operands[0].dtype.is_integer:
-            self._compared[result.number] = operation, operands
+        if operands[0].dtype.is_integer and operation in _CHOICES:
+            self._compared[result.number] = _CHOICES[operation], operands
+            return True
+        if operation in _FIRST and owners[0] is None and operands[0].dtype.is_float:
+            self._compared[result.number] = _FIRST[operation], operands
             return True
         if operation not in _REACHED or (operation == "subtract" and owners[0] is None):
             return False
@@ -154,7 +173,7 @@ class _Chains:
             if tuple(sides) != compared:
                 return False
             owner = next(self.owner[s.number] for s in sides if s.number in self.owner)
-            self.operations[owner].add(_CHOICES[operation])
+            self.operations[owner].add(operation)
             self.owner[result.number] = owner
             return True
         return self._is_free([condition]) and self._joined(result, sides)
@@ -200,32 +219,20 @@ class _Chains:
 
 
 @record
-class PartialSums:
-    """One accumulator of a reduction: its operation, and where its partial results are.
+class PartialResults:
+    """What an operation combines, and the scratch array that has its partial results.
 
-    Attributes
-    ----------
-    operation : str
-    dtype : DType
-    lanes, groups, chunks : str
-        Scratch arrays: of each group and lane, of each group, of every `LANES` groups.
+    The array has one row per group with the results of its lanes, then those of the groups, then
+    one row with those of `LANES` groups each. Every element that is read was written before.
     """
 
     operation: str
     dtype: DType
-    lanes: str
-    groups: str
-    chunks: str
+    array: str
 
     @property
-    def scratch(self) -> tuple[ir.Scratch, ...]:
-        """The arrays; every element that is read was written before."""
-        shapes = ((GROUPS, LANES), (GROUPS,), (GROUPS // LANES,))
-        names = (self.lanes, self.groups, self.chunks)
-        return tuple(
-            ir.Scratch(name, self.dtype, shape, is_filled=False)
-            for name, shape in zip(names, shapes, strict=True)
-        )
+    def scratch(self) -> ir.Scratch:
+        return ir.Scratch(self.array, self.dtype, (GROUPS + LANES + 1, LANES), is_filled=False)
 
 
 @record
@@ -249,8 +256,11 @@ class Reduction:
     build : Builder
     nest : Row
         The loops that carry the accumulators.
-    sums : sequence of PartialSums
-        One per accumulator.
+    operations : sequence of str
+        One per accumulator, see `reached_by`.
+    partial : callable
+        Makes the memory for what is combined by an operation: takes that, the type, and how many
+        the reduction has already.
 
     Attributes
     ----------
@@ -258,8 +268,20 @@ class Reduction:
         Numbers that depend on arguments alone, for the ranges of the nests.
     """
 
-    def __init__(self, build: Builder, nest: Row, sums: Sequence[PartialSums]) -> None:
-        self.build, self.nest, self.sums = build, nest, sums
+    def __init__(
+        self,
+        build: Builder,
+        nest: Row,
+        operations: Sequence[str],
+        partial: Callable[[str, DType, int], PartialResults],
+    ) -> None:
+        self.build, self.nest, self.operations = build, nest, operations
+        carried = zip(operations, nest.loops[0].results, strict=True)
+        wanted = [(_EXTREMES.get(name, (name,))[0], value.dtype) for name, value in carried]
+        # Behind the accumulators stands where those are that Python's min and max have found.
+        self._found = [place for place, name in enumerate(operations) if name in _EXTREMES]
+        wanted += [("minimum", i64)] * len(self._found)
+        self.sums = [partial(*each, place) for place, each in enumerate(wanted)]
         with build.nested() as self.sizes:
             self._zero, self._one = build.constant(0, i64), build.constant(1, i64)
             self._lanes = build.constant(LANES, i64)
@@ -336,27 +358,33 @@ class Reduction:
                 lambda block, before: self._combined(before, self._block(block, lane)),
             )
             for each, total in zip(self.sums, totals, strict=True):
-                build.emit(ir.Store(each.lanes, (group, lane), total))
+                build.emit(ir.Store(each.array, (group, lane), total))
         return loops, tuple(body)
 
     def _block(self, block: Value, lane: Value) -> tuple[Value, ...]:
         """What one lane has of a block."""
         build = self.build
         if len(self._trips) == 1:
-            return self._positions(block, lane, self._identities())
+            return self._positions(block, lane, self._zero, self._identities())
         first = build.compute("multiply", block, self._share)
         end = build.compute("minimum", build.compute("add", first, self._share), self._items)
+        # Either a block has several whole rows, or there are several cuts of each row.
+        row = build.compute("floor_divide", first, self._cuts)
+        cut = build.compute("remainder", first, self._cuts)
+        shift = build.compute("subtract", row, first)
         return self._for(
             (first, end, self._one),
             self._identities(),
-            lambda item, before: self._row(item, lane, before),
+            lambda item, before: self._row(build.compute("add", item, shift), cut, lane, before),
         )
 
-    def _row(self, item: Value, lane: Value, before: tuple[Value, ...]) -> tuple[Value, ...]:
-        """What one lane has of a row, or of the part of it that is in one block."""
+    def _row(
+        self, row: Value, cut: Value, lane: Value, before: tuple[Value, ...]
+    ) -> tuple[Value, ...]:
+        """Combine `before` with what one lane has of a row, or of the part of it in one block."""
         build = self.build
-        cut = build.compute("remainder", item, self._cuts)
-        rest = build.compute("floor_divide", item, self._cuts)
+        offset = build.compute("multiply", row, self._length)
+        rest = row
         places: list[Value] = []
         for trips in reversed(self._trips[1:-1]):
             places.insert(0, build.compute("remainder", rest, trips))
@@ -368,10 +396,42 @@ class Reduction:
             self._define_index(loop, loop.body.parameters[0], place)
             for statement in statements:
                 build.emit(statement)
-        return self._positions(cut, lane, before)
+        return self._positions(cut, lane, offset, before)
 
-    def _positions(self, cut: Value, lane: Value, before: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Combine `before` with the positions of one lane in one block of the innermost loop."""
+    def _positions(
+        self, cut: Value, lane: Value, offset: Value, before: tuple[Value, ...]
+    ) -> tuple[Value, ...]:
+        """Combine `before` with the positions of one lane in one block of the innermost loop.
+
+        `offset` is the number of positions in the rows before this one.
+        """
+        sums = before[: len(self.operations)]
+        nowhere = (self.build.constant(_NOWHERE, i64),) * len(self._found)
+        state = self._lane_positions(cut, lane, offset, (*sums, *nowhere))
+        return (*state[: len(sums)], *self._keys(state, before[len(sums) :]))
+
+    def _keys(self, state: tuple[Value, ...], before: Sequence[Value]) -> Iterator[Value]:
+        """Where the first zero is, and its sign in the lowest bit."""
+        build = self.build
+        for place, found, key in zip(
+            self._found, state[len(self.operations) :], before, strict=True
+        ):
+            value = state[place]
+            nowhere = build.constant(_NOWHERE, i64)
+            is_zero = build.compute("equal", value, build.constant(0, value.dtype))
+            is_new = build.compute("less", found, nowhere)
+            sign = build.compute("copysign", build.constant(1, value.dtype), value)
+            is_negative = build.compute("less", sign, build.constant(0, value.dtype))
+            bit = build.cast(is_negative, i64)
+            double = build.compute("add", found, found)
+            new = build.compute("add", double, bit)
+            counts = build.compute("bit_and", is_zero, is_new)
+            new = build.compute("select", counts, new, nowhere)
+            yield build.compute("minimum", key, new)
+
+    def _lane_positions(
+        self, cut: Value, lane: Value, offset: Value, before: tuple[Value, ...]
+    ) -> tuple[Value, ...]:
         build, region = self.build, self.nest.loops[-1].body
         start = build.compute("multiply", cut, build.constant(BLOCK, i64))
         left = build.compute("subtract", self._length, start)
@@ -384,34 +444,55 @@ class Reduction:
             missing = build.compute("subtract", count, lane)
             missing = build.compute("add", missing, build.constant(LANES - 1, i64))
             rounds = build.compute("shift_right", missing, shift)
-            return self._rounds(first, rounds, before, region)
-        sums = self._rounds(first, whole, before, region)
+            return self._rounds(first, rounds, offset, before, region)
+        sums = self._rounds(first, whole, offset, before, region)
         # One round more, of the lanes for which there is a position.
         covered = build.compute("multiply", whole, self._lanes)
         is_left = build.compute("less", lane, build.compute("subtract", count, covered))
         with build.nested() as last:
             index, body, yields = self._repeated(region, sums)
-            self._define_index(self.nest.loops[-1], index, build.compute("add", first, covered))
+            place = build.compute("add", first, covered)
+            self._define_index(self.nest.loops[-1], index, place)
             for statement in body:
                 build.emit(statement)
+            yields = (*yields, *self._places(sums, yields, place, offset))
         results = tuple(build.value(value.dtype) for value in sums)
         then = Region((), tuple(last), yields)
         build.emit(ir.If(results, is_left, then, Region((), (), sums)))
         return results
 
+    def _places(
+        self, before: tuple[Value, ...], after: tuple[Value, ...], place: Value, offset: Value
+    ) -> Iterator[Value]:
+        """Where the values are that Python's min and max have found, after one iteration more."""
+        build = self.build
+        for number, found in zip(self._found, before[len(self.operations) :], strict=True):
+            _, comparison = _EXTREMES[self.operations[number]]
+            is_new = build.compute(comparison, after[number], before[number])
+            here = build.compute("add", place, offset)
+            yield build.compute("select", is_new, here, found)
+
     def _rounds(
-        self, first: Value, rounds: Value, before: tuple[Value, ...], region: Region
+        self,
+        first: Value,
+        rounds: Value,
+        offset: Value,
+        before: tuple[Value, ...],
+        region: Region,
     ) -> tuple[Value, ...]:
         """The positions from `first` on in steps of `LANES`."""
         build = self.build
         counter = build.value(i64)
+        places = before[len(self.operations) :]
+        state = (*region.parameters[1:], *(build.value(value.dtype) for value in places))
         with build.nested() as body:
             place = build.compute("add", first, build.compute("multiply", counter, self._lanes))
             self._define_index(self.nest.loops[-1], region.parameters[0], place)
             for statement in self.nest.body:
                 build.emit(statement)
+            yields = (*region.yields, *self._places(state, region.yields, place, offset))
         results = tuple(build.value(value.dtype) for value in before)
-        inner = Region((counter, *region.parameters[1:]), tuple(body), region.yields)
+        inner = Region((counter, *state), tuple(body), yields)
         bounds = self._zero, rounds, self._one
         build.emit(ir.For(results, *bounds, before, inner, line=self.nest.loops[-1].line))
         return results
@@ -421,7 +502,7 @@ class Reduction:
     ) -> tuple[Value, tuple[ir.Statement, ...], tuple[Value, ...]]:
         """The innermost body again, with values of its own: its index, statements and yields."""
         index, *carried = region.parameters
-        names = dict(zip(carried, sums, strict=True))
+        names = dict(zip(carried, sums[: len(carried)], strict=True))
         defined = [index]
         for statement in ir.statements(self.nest.body):
             defined += statement.results
@@ -460,66 +541,90 @@ class Reduction:
         build = self.build
         loops, (group,) = self._parallel(self._joined)
         with build.nested() as body:
+            shift = build.constant(LANES.bit_length() - 1, i64)
+            row = build.compute("shift_right", group, shift)
+            row = build.compute("add", row, build.constant(GROUPS, i64))
+            column = build.compute("bit_and", group, build.constant(LANES - 1, i64))
             for each in self.sums:
-                build.emit(ir.Store(each.groups, (group,), self._tree_of_lanes(each, group)))
+                build.emit(ir.Store(each.array, (row, column), self._tree_of_row(each, group)))
         return loops, tuple(body)
 
     def _join_groups(self) -> Loops:
         build = self.build
         loops, (chunk,) = self._parallel(self._chunks)
         with build.nested() as body:
-            first = build.compute("multiply", chunk, self._lanes)
+            row = build.compute("add", chunk, build.constant(GROUPS, i64))
+            last = build.constant(GROUPS + LANES, i64)
+            before = build.compute("multiply", chunk, self._lanes)
+            count = build.compute("subtract", self._groups, before)
             for each in self.sums:
-                joined = self._tree_of(each, each.groups, first, self._groups, LANES)
-                build.emit(ir.Store(each.chunks, (chunk,), joined))
+                joined = self._tree_of_row(each, row, count)
+                build.emit(ir.Store(each.array, (last, chunk), joined))
         return loops, tuple(body)
 
-    def result(self) -> tuple[Value, ...]:
-        """All positions together; to be emitted where code runs in order."""
+    def finish(self, initial: Sequence[Value], results: Sequence[Value]) -> None:
+        """Define the results of the loop; to be emitted where code runs in order."""
+        build, totals = self.build, self._totals()
+        keys = dict(zip(self._found, totals[len(results) :], strict=True))
+        for place, (operation, before, result) in enumerate(
+            zip(self.operations, initial, results, strict=True)
+        ):
+            total = totals[place]
+            if place not in keys:
+                build.emit(ir.Compute(result, operation, (before, total)))
+                continue
+            zero, one = build.constant(0, total.dtype), build.constant(1, total.dtype)
+            bit = build.compute("bit_and", keys[place], self._one)
+            is_negative = build.compute("equal", bit, self._one)
+            sign = build.compute("select", is_negative, build.compute("negative", one), one)
+            is_zero = build.compute("equal", total, zero)
+            first_zero = build.compute("copysign", zero, sign)
+            total = build.compute("select", is_zero, first_zero, total)
+            is_better = build.compute(_EXTREMES[operation][1], total, before)
+            build.emit(ir.Compute(result, "select", (is_better, total, before)))
+
+    def _totals(self) -> tuple[Value, ...]:
+        """All positions together."""
         build = self.build
-        none = build.compute("equal", self._groups, self._zero)
-        with build.nested() as of_chunks:
-            joined = tuple(
-                self._tree_of(each, each.chunks, self._zero, self._chunks, GROUPS // LANES)
-                for each in self.sums
-            )
-        with build.nested() as of_lanes:
-            lanes = tuple(self._tree_of_lanes(each, self._zero) for each in self.sums)
-        with build.nested() as of_none:
-            nothing = self._identities()
-        with build.nested() as of_few:
-            few = tuple(build.value(each.dtype) for each in self.sums)
-            sides = Region((), tuple(of_none), nothing), Region((), tuple(of_lanes), lanes)
-            build.emit(ir.If(few, none, *sides))
-        results = tuple(build.value(each.dtype) for each in self.sums)
-        sides = Region((), tuple(of_chunks), joined), Region((), tuple(of_few), few)
-        build.emit(ir.If(results, self._several, *sides))
+        last = build.constant(GROUPS + LANES, i64)
+        is_empty = build.compute("equal", self._groups, self._zero)
+        of_several = self._choice(
+            lambda: tuple(self._tree_of_row(each, last, self._chunks) for each in self.sums)
+        )
+        of_one = self._choice(
+            lambda: tuple(self._tree_of_row(each, self._zero) for each in self.sums)
+        )
+        of_at_most_one = self._choice(
+            lambda: self._branch(is_empty, self._choice(self._identities), of_one)
+        )
+        return self._branch(self._several, of_several, of_at_most_one)
+
+    def _choice(self, make: Callable[[], tuple[Value, ...]]) -> Region:
+        with self.build.nested() as body:
+            yields = make()
+        return Region((), tuple(body), yields)
+
+    def _branch(self, condition: Value, then: Region, otherwise: Region) -> tuple[Value, ...]:
+        results = tuple(self.build.value(value.dtype) for value in then.yields)
+        self.build.emit(ir.If(results, condition, then, otherwise))
         return results
 
-    def _tree_of_lanes(self, each: PartialSums, group: Value) -> Value:
+    def _tree_of_row(self, each: PartialResults, row: Value, count: Value | None = None) -> Value:
+        """A row of partial results, or the first `count` of them, at least 1."""
         build = self.build
-        values = []
-        for lane in range(LANES):
-            value = build.value(each.dtype)
-            build.emit(ir.Load(value, each.lanes, (group, build.constant(lane, i64))))
-            values.append(value)
-        return self._tree(each.operation, values)
-
-    def _tree_of(
-        self, each: PartialSums, array: str, first: Value, count: Value, width: int
-    ) -> Value:
-        """The elements from `first` on as far as there are any, at most `width`."""
-        build = self.build
-        last = build.compute("subtract", count, self._one)
         nothing = build.constant(identity(each.operation, each.dtype), each.dtype)
         values = []
-        for offset in range(width):
-            place = build.compute("add", first, build.constant(offset, i64))
+        for number in range(LANES):
+            column = build.constant(number, i64)
             value = build.value(each.dtype)
-            there = build.compute("minimum", place, last)
-            build.emit(ir.Load(value, array, (there,)))
-            exists = build.compute("less_equal", place, last)
-            values.append(build.compute("select", exists, value, nothing))
+            if count is None:
+                build.emit(ir.Load(value, each.array, (row, column)))
+            else:
+                exists = build.compute("less", column, count)
+                there = build.compute("select", exists, column, self._zero)
+                build.emit(ir.Load(value, each.array, (row, there)))
+                value = build.compute("select", exists, value, nothing)
+            values.append(value)
         return self._tree(each.operation, values)
 
     def _tree(self, operation: str, values: list[Value]) -> Value:
