@@ -46,7 +46,7 @@ _THREAD_STEPS = 4_000_000
 """Multiplications that are worth a thread."""
 
 _CACHED_BYTES = 24 << 20
-"""More than this comes from memory; asking for it ahead gains 10 to 20 %, and loses as much before."""
+"""More comes from memory. Asking for it ahead gains 10 to 20 % there, and loses as much below."""
 
 _THREAD_BYTES = 1 << 20
 """Bytes of a matrix that are worth a thread where each element is used once."""
