@@ -6,7 +6,6 @@ NumPy's integers are the reference. Where rounding matters, it is `numpy.longdou
 
 from __future__ import annotations
 
-import ctypes
 import math
 import sys
 import threading
@@ -20,7 +19,7 @@ import numpy as np
 import pytest
 
 import turnout as tn
-from turnout.plugin import Device, ir
+from turnout.plugin import ir
 from turnout_cpu import compiler, interpreter, threads
 from turnout_cpu.linear_algebra import compiling, inner_products, large_matmul, small_matmul
 from turnout_cpu.linear_algebra.block import DEPTH

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from turnout_cuda import linear_algebra
 
 import turnout as tn
 from turnout.errors import CallError
 from turnout.perf import PerformanceDispatcher, perf_dispatch
+from turnout_cuda import linear_algebra
 
 
 class Device:
