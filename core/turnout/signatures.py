@@ -229,15 +229,16 @@ def generate_geometry(prototype: inspect.Signature) -> Callable[..., tuple[Hasha
 def generate_flat_geometry(prototype: inspect.Signature) -> Callable[..., tuple[Hashable, ...]]:
     """Generate a ``get_geometry_hash`` for operations whose calls take less than a microsecond.
 
-    It tells the same apart as the default one, but for parameters that are None by default, like
-    ``out``: of these it only tells whether they are given, so that implementations have to check
-    what they are. The properties of NumPy's arrays stand side by side, which is faster than tuples
-    of tuples.
+    Of arrays of NumPy it tells the shapes and layouts, and the type of the first one. Of parameters
+    that are None by default, like ``out``, it tells whether they are given. What it does not tell
+    implementations have to check. These properties stand side by side, which is faster than tuples
+    of tuples. Where anything else is given, it is the default geometry.
     """
     parameters = list(prototype.parameters.values())
     optional = [p.name for p in parameters if p.default is None]
     arrays = [p.name for p in parameters if p.default is not None]
-    parts = [f"{name}.shape, {name}.dtype, {name}.flags.c_contiguous" for name in arrays]
+    parts = [f"{arrays[0]}.dtype"]
+    parts += [f"{name}.shape, {name}.flags.c_contiguous" for name in arrays]
     parts += [f"{name} is None" for name in optional]
     are_arrays = " and ".join(f"$type({name}) is $ndarray" for name in arrays)
     flat = f"({_DEVICE}, {', '.join(parts)})"

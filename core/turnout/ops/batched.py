@@ -32,6 +32,7 @@ _LARGEST = 32
 """Rows and columns of matrices that are small enough for `compiled`."""
 
 _COMPILING_MS = 100.0
+_NOT_POSITIVE = "Matrix is not positive definite"
 
 
 def _check_matmul(a: Any, b: Any, out: Any) -> None:
@@ -106,7 +107,7 @@ def batched_cholesky(a: Any, out: Any = None) -> Any:
     Raises
     ------
     numpy.linalg.LinAlgError
-        When a matrix is not positive definite; `out` then holds nothing of use.
+        When a matrix is not positive definite, or has a NaN; `out` then holds nothing of use.
     CallError
         When the arguments are anything else.
 
@@ -137,6 +138,9 @@ def _matmul_numpy(a: Any, b: Any, out: Any) -> Callable[..., Any]:
 )
 def _cholesky_numpy(a: Any, out: Any) -> Any:
     factors = np.linalg.cholesky(a)
+    # Some libraries that NumPy is built with take NaN for positive, and some do not.
+    if np.isnan(factors.diagonal(axis1=-2, axis2=-1)).any():
+        raise np.linalg.LinAlgError(_NOT_POSITIVE)
     if out is None:
         return factors
     out[...] = factors
@@ -174,7 +178,7 @@ def _writing(
 
     def write(arrays: tuple[Any, ...], out: Any) -> Any:
         stacks = arrays if has_one_axis else tuple(map(_as_stack, arrays))
-        if has_one_axis and out is not None and not _overlaps(out, arrays):
+        if has_one_axis and _is_writable_in_place(out, dtype, arrays):
             run(*stacks, out)
             return out
         made = empty(context, shape, dtype)
@@ -187,10 +191,12 @@ def _writing(
     return write
 
 
-def _overlaps(out: Any, arrays: tuple[Any, ...]) -> bool:
-    """Whether memory may be common; on a device, where nobody can tell, the kernel refuses that."""
-    are_on_host = isinstance(out, np.ndarray)
-    return are_on_host and any(np.may_share_memory(out, each) for each in arrays)
+def _is_writable_in_place(out: Any, dtype: np.dtype[Any], arrays: tuple[Any, ...]) -> bool:
+    if out is None or out.dtype != dtype:
+        return False
+    # On a device, where nobody can tell whether memory is common, the kernel refuses that.
+    is_on_host = isinstance(out, np.ndarray)
+    return not (is_on_host and any(np.may_share_memory(out, each) for each in arrays))
 
 
 @batched_matmul.register(
@@ -236,7 +242,7 @@ def _cholesky_compiled(a: Any, out: Any) -> Callable[..., Any]:
         failed = empty(context, (count,), np.dtype(np.int32))
         kernel(a, out, failed)
         if to_numpy(failed).any():
-            raise np.linalg.LinAlgError("Matrix is not positive definite")
+            raise np.linalg.LinAlgError(_NOT_POSITIVE)
 
     write = _writing(run, context, shape, dtype)
     return lambda a, out: write((a,), out)

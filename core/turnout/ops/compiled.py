@@ -20,7 +20,7 @@ from ..errors import CallError
 from ..offers import CompiledOperation, offered
 from ..records import record
 from . import kernels
-from .operation import FLOATS, INTEGERS
+from .operation import FLOATS, INTEGERS, dtype_of, takes
 
 _MOST_ENTRIES = 1024
 
@@ -267,7 +267,7 @@ class _Careful:
             raise CallError(f"compiled {self.operation}: out cannot be written")
         made = np.empty(out.shape, self.dtype)
         self.function(*inputs, made)
-        out[...] = made
+        np.copyto(out, made, casting="same_kind")
         return out
 
     def check(self, arguments: Sequence[Any]) -> None:
@@ -279,14 +279,18 @@ class _Careful:
                 f"{len(arguments)} were given"
             )
         for (name, shape), value in zip(self.shapes.items(), arguments, strict=True):
-            own = getattr(value, "shape", None)
-            dtype = str(getattr(value, "dtype", "")).rpartition(".")[2]
-            if own is None or tuple(own) != shape or dtype != self.dtype.name:
-                found = type(value).__name__ if own is None else f"{dtype}{list(own)}"
+            if not self._fits(name, shape, value):
+                is_array = hasattr(value, "shape") and hasattr(value, "dtype")
+                what = f"{value.dtype}{list(value.shape)}" if is_array else type(value).__name__
                 raise CallError(
                     f"compiled {self.operation}: {name} must be {self.dtype}{list(shape)}, not "
-                    f"{found}: turnout.ops.{self.operation} takes any sizes"
+                    f"{what}: turnout.ops.{self.operation} takes any sizes"
                 )
+
+    def _fits(self, name: str, shape: tuple[int, ...], value: Any) -> bool:
+        if not hasattr(value, "dtype") or tuple(getattr(value, "shape", ())) != shape:
+            return False
+        return takes(value, self.dtype) if name == "out" else dtype_of(value) == self.dtype
 
 
 def _plain(value: Any) -> np.ndarray[Any, Any]:
@@ -318,18 +322,19 @@ def _matrix_from_kernel(
         dtype: np.dtype[Any], context: DeviceContext, careful: _Careful
     ) -> Callable[..., Any]:
         run = make(dtype).on(context.name)
-        shape_of_a, shape_of_b, shape_of_out = careful.shapes.values()
+        shapes = tuple(careful.shapes.values())
 
         def compiled(a: Any, b: Any, out: Any) -> Any:
-            if a.shape != shape_of_a or b.shape != shape_of_b or out.shape != shape_of_out:
-                careful.check((a, b, out))
             try:
-                run(a, b, out)
-            except CallError:
+                if (a.shape, b.shape, out.shape) == shapes:
+                    run(a, b, out)
+                    return out
+            except (AttributeError, CallError):
+                # What is no array, or shares memory; on a device the error is the kernel's to word.
                 if not all(isinstance(each, np.ndarray) for each in (a, b, out)):
+                    careful.check((a, b, out))
                     raise
-                return careful(a, b, out)
-            return out
+            return careful(a, b, out)
 
         return compiled
 
