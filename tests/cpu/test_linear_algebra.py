@@ -130,6 +130,14 @@ def test_dot(dtype: Any) -> None:
         assert total == exact(a, b)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_dot_that_prefetches(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = np.random.default_rng(2).standard_normal((2, 5000)).astype(dtype)
+    expected = dot(5000, dtype)(a, b)
+    monkeypatch.setattr(compiling, "_CACHED_BYTES", 0)
+    assert dot(5000, dtype)(a, b) == expected
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_gemv(dtype: Any, order: Any) -> None:

@@ -53,7 +53,7 @@ def dot(a: Any, b: Any) -> Any:
     Returns
     -------
     scalar
-        Of the same type; on a device with a memory of its own an array of shape (1,) there.
+        Of the same type. Where the vectors are on a device, it is waited for.
 
     Raises
     ------

@@ -25,6 +25,9 @@ LARGEST_UNROLLED = 4
 """Rounds over all partial sums that are written one after the other."""
 
 _COLUMNS_AT_ONCE = 8
+_LINE_BYTES = 64
+_AHEAD_BYTES = 4096
+"""One page, which is where the prefetching of processors ends."""
 
 
 class Slot(IntEnum):
@@ -44,11 +47,14 @@ def partials(dtype: ir.DType) -> int:
     return PARTIAL_BYTES // dtype.itemsize
 
 
-def dot_text(n: int | None, dtype: ir.DType, machine: Machine) -> str:
-    """A function ``element dot(a, b, n)``; `n` is a constant of at least 1, or None."""
+def dot_text(n: int | None, dtype: ir.DType, machine: Machine, *, prefetches: bool = False) -> str:
+    """A function ``element dot(a, b, n)``; `n` is a constant of at least 1, or None.
+
+    It asks for memory ahead of time if it `prefetches`, which pays for what is in no cache.
+    """
     code = Writer(dtype, machine)
     length = "%n" if n is None else n
-    (total,) = _dots(code, ["%a"], "%b", length)
+    (total,) = _dots(code, ["%a"], "%b", length, prefetches=prefetches)
     code.write(f"ret {code.element} {total}")
     return code.function(f"define {code.element} @{DOT}(ptr %a, ptr %b, i64 %n) nounwind")
 
@@ -86,11 +92,13 @@ def _rows_at_once(machine: Machine) -> int:
     return max(1, (machine.registers - vectors) // vectors - 2)
 
 
-def _dots(code: Writer, rows: Sequence[str], x: str, length: int | str) -> list[str]:
+def _dots(
+    code: Writer, rows: Sequence[str], x: str, length: int | str, *, prefetches: bool = False
+) -> list[str]:
     """The dot products of one vector with each of several rows."""
     if isinstance(length, int) and length <= LARGEST_UNROLLED * partials(code.dtype):
         return _dots_in_line(code, rows, x, length)
-    return _dots_in_loop(code, rows, x, length)
+    return _dots_in_loop(code, rows, x, length, prefetches)
 
 
 def _dots_in_line(code: Writer, rows: Sequence[str], x: str, length: int) -> list[str]:
@@ -108,7 +116,9 @@ def _dots_in_line(code: Writer, rows: Sequence[str], x: str, length: int) -> lis
     return [_folded(code, own) for own in sums]
 
 
-def _dots_in_loop(code: Writer, rows: Sequence[str], x: str, length: int | str) -> list[str]:
+def _dots_in_loop(
+    code: Writer, rows: Sequence[str], x: str, length: int | str, prefetches: bool
+) -> list[str]:
     count, vector_bytes = code.lanes, code.machine.vector_bytes
     vectors, step = PARTIAL_BYTES // vector_bytes, partials(code.dtype)
     start, full, kind = code.start_vector(count), Lanes(count, count), str(code.vector(count))
@@ -118,6 +128,10 @@ def _dots_in_loop(code: Writer, rows: Sequence[str], x: str, length: int | str) 
     carried += [(kind, each) for own in sums for each in own]
     with code.loop(0, whole, step, *carried) as loop:
         x_here, rows_here, sums = _unpacked(loop.values, len(rows), vectors)
+        if prefetches:
+            for pointer in (x_here, *rows_here):
+                for offset in range(0, PARTIAL_BYTES, _LINE_BYTES):
+                    code.prefetch(code.at(pointer, _AHEAD_BYTES + offset))
         for number in range(vectors):
             offset = number * vector_bytes
             shared = code.load(code.at(x_here, offset), full)

@@ -156,6 +156,10 @@ class Writer(FunctionText):
     def store_element(self, value: str, pointer: str) -> None:
         self.write(f"store {self.element} {value}, ptr {pointer}, align 1")
 
+    def prefetch(self, pointer: str) -> None:
+        """Ask for what will be read; the address may be anything."""
+        self.write(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
+
     # -- vectors -----------------------------------------------------------------------------------
 
     def vector(self, count: int) -> ValueType:
