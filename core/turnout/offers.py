@@ -46,7 +46,7 @@ sizes
     ``dot``: ``(n,)``. ``gemv``: ``(m, n)`` of ``a`` (m, n) and ``x`` (n,). ``matmul``: ``(m, n,
     k)`` of ``a`` (m, k), ``b`` (k, n) and ``out`` (m, n). Any of them may be 0.
 dtype
-    float32 or float64, in the machine's byte order.
+    float32, float64 or a type of integers, in the machine's byte order.
 device
     Where it is to run.
 otherwise

@@ -501,7 +501,7 @@ def test_what_could_not_be_compiled_is_tried_again() -> None:
 # -- what plugins offer ---------------------------------------------------------------------------
 
 
-def test_an_offer_is_taken_for_floats_and_its_sizes() -> None:
+def test_an_offer_is_asked_for_every_size_and_type() -> None:
     asked: list[Any] = []
 
     def compile(
@@ -524,7 +524,11 @@ def test_an_offer_is_taken_for_floats_and_its_sizes() -> None:
         assert tn.ops.cache_info().bytes == 100
         assert tn.ops.compile_matmul(3, 4, 3, float) is not None
         tn.ops.compile_matmul(2, 4, 3, int)
-    assert asked == [((2, 4, 3), "float64", "reference:0"), ((3, 4, 3), "float64", "reference:0")]
+    assert asked == [
+        ((2, 4, 3), "float64", "reference:0"),
+        ((3, 4, 3), "float64", "reference:0"),
+        ((2, 4, 3), "int64", "reference:0"),
+    ]
     a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
     out = np.empty((4, 2)).T
     assert own(a, b, out) is out

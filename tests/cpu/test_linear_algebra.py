@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -21,7 +22,7 @@ import pytest
 import turnout as tn
 from turnout.plugin import ir
 from turnout_cpu import compiler, interpreter, threads
-from turnout_cpu.linear_algebra import compiling, inner_products, large_matmul, small_matmul
+from turnout_cpu.linear_algebra import code, compiling, inner_products, large_matmul, small_matmul
 from turnout_cpu.linear_algebra.block import DEPTH
 from turnout_cpu.linear_algebra.machine import Machine, host, machine_of, second_level_cache_bytes
 
@@ -31,12 +32,12 @@ TYPES = (*FLOATS, np.int32, np.int64)
 Array = Any
 
 
-class Elsewhere(Exception):
+class ElsewhereError(Exception):
     """A call that was handed over."""
 
 
 def otherwise(*arguments: Any) -> Any:
-    raise Elsewhere(arguments)
+    raise ElsewhereError(arguments)
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +128,14 @@ def test_dot(dtype: Any) -> None:
         total = dot(n, dtype)(a, b)
         assert type(total) is dtype
         assert total == exact(a, b)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_dot_that_prefetches(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = np.random.default_rng(2).standard_normal((2, 5000)).astype(dtype)
+    expected = dot(5000, dtype)(a, b)
+    monkeypatch.setattr(compiling, "_CACHED_BYTES", 0)
+    assert dot(5000, dtype)(a, b) == expected
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -417,7 +426,7 @@ def test_other_calls_are_handed_over(
     if not has_entries:
         monkeypatch.setattr(interpreter, "layout_problem", lambda: "there are none")
     function = matmul(4, 4, 4, np.float64)
-    with pytest.raises(Elsewhere) as caught:
+    with pytest.raises(ElsewhereError) as caught:
         function(*arguments)
     handed_over = caught.value.args[0]
     assert len(handed_over) == len(arguments)
@@ -493,7 +502,8 @@ def test_code_is_shared_by_large_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     check_matmul(100, 100, 100, np.float64)
     gemv(10, 10_000, np.float64)
     dot(10_000, np.float64)
-    monkeypatch.setattr(compiler, "compile_text", None)
+    monkeypatch.setattr(code, "Code", None)
+    monkeypatch.setattr(compiling, "Code", None)
     for size in range(101, 140):
         check_matmul(size, size, size, np.float64)
         gemv(size, 1000 + size, np.float64)
@@ -507,6 +517,15 @@ def test_memory_of_code() -> None:
     assert large is not None
     assert 0 < small.memory_bytes < 100_000
     assert large.memory_bytes == 0
+
+
+def test_code_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNOUT_CACHE_DIR", str(tmp_path))
+    check_matmul(9, 8, 7, np.float64)
+    monkeypatch.setattr(compiler, "compile_text", None)
+    check_matmul(9, 8, 7, np.float64)
+    with pytest.raises(TypeError):
+        check_matmul(7, 8, 9, np.float64)
 
 
 # -- other processors ------------------------------------------------------------------------------

@@ -221,7 +221,7 @@ def _compile(
     operation: str, sizes: Sizes, dtype: np.dtype[Any], context: DeviceContext
 ) -> CompiledOperation:
     careful = _Careful(operation, _SHAPES[operation](*sizes), dtype)
-    compile = offered(operation, context.device.target.backend) if dtype in FLOATS else None
+    compile = offered(operation, context.device.target.backend)
     made = None if compile is None else compile(sizes, dtype, context.device, careful)
     if made is None:
         function = _FROM_KERNEL[operation](dtype, context, careful)

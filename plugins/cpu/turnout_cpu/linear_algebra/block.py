@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .machine import Machine
-from .writer import Code, Lanes
+from .writer import Lanes, Writer
 
 DEPTH = 256
 """Steps along k that one chain takes. Longer sums are sums of such chains, in order.
@@ -62,7 +62,7 @@ class Operands:
 
 
 def product(
-    code: Code,
+    code: Writer,
     a: str,
     b: str,
     depth: int | str,
@@ -74,7 +74,7 @@ def product(
 
     Parameters
     ----------
-    code : Code
+    code : Writer
         Where it is written.
     a, b : str
         Pointers to the first elements.
@@ -127,7 +127,7 @@ def product(
 
 
 def _step(
-    code: Code,
+    code: Writer,
     a: str,
     b: str,
     step: int,

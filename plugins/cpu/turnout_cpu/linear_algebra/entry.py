@@ -19,10 +19,10 @@ import numpy as np
 
 from turnout.plugin import NO_DEFAULT, DirectCall, DirectParameter, ir
 
-from .. import compiler
 from .. import interpreter as layout
 from ..entry_text import LARGEST, NAME, EntryText
 from ..text import type_of
+from .code import Code, entry_code
 from .large_matmul import Tiling
 
 Builtin = Callable[..., Any]
@@ -159,20 +159,20 @@ class Run:
 
 
 def small_matmul(
-    dtype: ir.DType, shapes: Mapping[str, tuple[int, ...]], loaded: compiler.Loaded, python: Builtin
+    dtype: ir.DType, shapes: Mapping[str, tuple[int, ...]], code: Code, python: Builtin
 ) -> Builtin:
     """The builtin of a product of contiguous matrices in one piece."""
     text = OperationText("matmul", dtype, shapes, python)
     text.require_contiguous(0, 1, 2)
     pointers = ", ".join(f"ptr {array.data}" for array in text.arrays)
-    text.write(f"call void {text.word('entry', loaded.address)}({pointers})")
-    return _builtin(text, text.return_out(), loaded)
+    text.write(f"call void {text.word('entry', code.address)}({pointers})")
+    return _builtin(text, text.return_out(), code)
 
 
 def large_matmul(
     dtype: ir.DType,
     shapes: Mapping[str, tuple[int, ...]],
-    loaded: compiler.Loaded,
+    code: Code,
     run: Run,
     tiles: Tiling,
     python: Builtin,
@@ -190,38 +190,38 @@ def large_matmul(
         slots.append(("i64", text.word(name, size, "i64")))
     failed = text.stack("i64")
     text.write(f"store i64 0, ptr {failed}")
-    text.run_alone(run, text.word("entry", loaded.address), [*slots, ("ptr", failed)])
+    text.run_alone(run, text.word("entry", code.address), [*slots, ("ptr", failed)])
     # Python finds that there is no memory, and says so.
     text.require(text.value(f"icmp eq i64 {text.value(f'load i64, ptr {failed}')}, 0"))
-    return _builtin(text, text.return_out(), loaded)
+    return _builtin(text, text.return_out(), code)
 
 
 def gemv(
     dtype: ir.DType,
     shapes: Mapping[str, tuple[int, ...]],
-    loaded: Sequence[compiler.Loaded],
+    codes: Sequence[Code],
     run: Run,
     python: Builtin,
 ) -> Builtin:
     """The builtin of the product of a matrix and a dense vector.
 
-    The two functions of `loaded` take matrices that are dense along axis 0, and along axis 1.
+    The two functions of `codes` take matrices that are dense along axis 0, and along axis 1.
     """
     text = OperationText("gemv", dtype, shapes, python)
     a, x, out = text.arrays
     text.require_contiguous(1, 2)
     is_dense = [text.value(f"icmp eq i64 {each}, {dtype.itemsize}") for each in a.strides]
     text.require(text.any_of(is_dense))
-    columns, rows = (text.word(f"axis {axis}", each.address) for axis, each in enumerate(loaded))
+    columns, rows = (text.word(f"axis {axis}", each.address) for axis, each in enumerate(codes))
     entry = text.value(f"select i1 {is_dense[1]}, ptr {rows}, ptr {columns}")
     slots = [("ptr", a.data), ("i64", a.strides[0]), ("i64", a.strides[1]), ("ptr", x.data)]
     slots += [("ptr", out.data), ("i64", a.extents[0]), ("i64", a.extents[1])]
     text.run_alone(run, entry, slots)
-    return _builtin(text, text.return_out(), loaded)
+    return _builtin(text, text.return_out(), codes)
 
 
 def dot(
-    dtype: ir.DType, shapes: Mapping[str, tuple[int, ...]], loaded: compiler.Loaded, python: Builtin
+    dtype: ir.DType, shapes: Mapping[str, tuple[int, ...]], code: Code, python: Builtin
 ) -> Builtin:
     """The builtin of a dot product of contiguous vectors; returns a scalar of NumPy."""
     text = OperationText("dot", dtype, shapes, python)
@@ -229,7 +229,7 @@ def dot(
     a, b = text.arrays
     element = type_of(dtype)
     arguments = f"ptr {a.data}, ptr {b.data}, i64 {a.extents[0]}"
-    total = text.value(f"call {element} {text.word('entry', loaded.address)}({arguments})")
+    total = text.value(f"call {element} {text.word('entry', code.address)}({arguments})")
     # As the type itself would make an object, but without a Python float in between.
     allocate = text.word("allocate", _allocator(dtype))
     scalar_type = text.python_object("scalar type", dtype.dtype.type)
@@ -239,7 +239,7 @@ def dot(
     text.write(f"store {element} {total}, ptr {place}")
     text.write(f"ret ptr {made}")
     text.leave()
-    return _builtin(text, text.definition(), loaded)
+    return _builtin(text, text.definition(), code)
 
 
 @functools.cache
@@ -250,17 +250,10 @@ def _allocator(dtype: ir.DType) -> int:
     return int(address)
 
 
-@functools.cache
-def _code(text: str) -> compiler.Loaded:
-    # Straight checks, for any processor: optimising takes long and gives nothing.
-    return compiler.Loaded(compiler.compile_text(text, "", "", 0).code, NAME, ())
-
-
-def _builtin(text: OperationText, definition: str, loaded: object) -> Builtin:
-    code = _code(definition)
+def _builtin(text: OperationText, definition: str, owned: object) -> Builtin:
+    code = entry_code(definition, NAME)
     table = struct.pack(f"={len(text.words)}Q", *text.words)
     method = layout.MethodDefinition(
         text.call.name.encode(), code.address, layout.FASTCALL_WITH_KEYWORDS, None
     )
-    owned = (text.call.fallback, table, method, code, loaded, text.kept)
-    return layout.builtin(method, owned)
+    return layout.builtin(method, (text.call.fallback, table, method, code, owned, text.kept))

@@ -15,7 +15,7 @@ from enum import IntEnum
 from turnout.plugin import ir
 
 from .machine import Machine
-from .writer import Code, Lanes
+from .writer import Lanes, Writer
 
 DOT, ROWS, COLUMNS = "dot", "gemv_rows", "gemv_columns"
 PARTIAL_BYTES = 256
@@ -25,6 +25,9 @@ LARGEST_UNROLLED = 4
 """Rounds over all partial sums that are written one after the other."""
 
 _COLUMNS_AT_ONCE = 8
+_LINE_BYTES = 64
+_AHEAD_BYTES = 4096
+"""One page, which is where the prefetching of processors ends."""
 
 
 class Slot(IntEnum):
@@ -44,11 +47,14 @@ def partials(dtype: ir.DType) -> int:
     return PARTIAL_BYTES // dtype.itemsize
 
 
-def dot_text(n: int | None, dtype: ir.DType, machine: Machine) -> str:
-    """A function ``element dot(a, b, n)``; `n` is a constant of at least 1, or None."""
-    code = Code(dtype, machine)
+def dot_text(n: int | None, dtype: ir.DType, machine: Machine, *, prefetches: bool = False) -> str:
+    """A function ``element dot(a, b, n)``; `n` is a constant of at least 1, or None.
+
+    It asks for memory ahead of time if it `prefetches`, which pays for what is in no cache.
+    """
+    code = Writer(dtype, machine)
     length = "%n" if n is None else n
-    (total,) = _dots(code, ["%a"], "%b", length)
+    (total,) = _dots(code, ["%a"], "%b", length, prefetches=prefetches)
     code.write(f"ret {code.element} {total}")
     return code.function(f"define {code.element} @{DOT}(ptr %a, ptr %b, i64 %n) nounwind")
 
@@ -58,7 +64,7 @@ def rows_text(n: int | None, dtype: ir.DType, machine: Machine) -> str:
 
     Their length is a constant of at least 1, or None.
     """
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     a, x, out, rows = (_slot(code, each) for each in (Slot.A, Slot.X, Slot.OUT, Slot.M))
     columns = _slot(code, Slot.N) if n is None else n
     row_bytes = _slot(code, Slot.A_ROW)
@@ -86,14 +92,16 @@ def _rows_at_once(machine: Machine) -> int:
     return max(1, (machine.registers - vectors) // vectors - 2)
 
 
-def _dots(code: Code, rows: Sequence[str], x: str, length: int | str) -> list[str]:
+def _dots(
+    code: Writer, rows: Sequence[str], x: str, length: int | str, *, prefetches: bool = False
+) -> list[str]:
     """The dot products of one vector with each of several rows."""
     if isinstance(length, int) and length <= LARGEST_UNROLLED * partials(code.dtype):
         return _dots_in_line(code, rows, x, length)
-    return _dots_in_loop(code, rows, x, length)
+    return _dots_in_loop(code, rows, x, length, prefetches)
 
 
-def _dots_in_line(code: Code, rows: Sequence[str], x: str, length: int) -> list[str]:
+def _dots_in_line(code: Writer, rows: Sequence[str], x: str, length: int) -> list[str]:
     count, vectors = code.lanes, PARTIAL_BYTES // code.machine.vector_bytes
     start = code.start_vector(count)
     sums = [[start] * vectors for _ in rows]
@@ -108,7 +116,9 @@ def _dots_in_line(code: Code, rows: Sequence[str], x: str, length: int) -> list[
     return [_folded(code, own) for own in sums]
 
 
-def _dots_in_loop(code: Code, rows: Sequence[str], x: str, length: int | str) -> list[str]:
+def _dots_in_loop(
+    code: Writer, rows: Sequence[str], x: str, length: int | str, prefetches: bool
+) -> list[str]:
     count, vector_bytes = code.lanes, code.machine.vector_bytes
     vectors, step = PARTIAL_BYTES // vector_bytes, partials(code.dtype)
     start, full, kind = code.start_vector(count), Lanes(count, count), str(code.vector(count))
@@ -118,6 +128,10 @@ def _dots_in_loop(code: Code, rows: Sequence[str], x: str, length: int | str) ->
     carried += [(kind, each) for own in sums for each in own]
     with code.loop(0, whole, step, *carried) as loop:
         x_here, rows_here, sums = _unpacked(loop.values, len(rows), vectors)
+        if prefetches:
+            for pointer in (x_here, *rows_here):
+                for offset in range(0, PARTIAL_BYTES, _LINE_BYTES):
+                    code.prefetch(code.at(pointer, _AHEAD_BYTES + offset))
         for number in range(vectors):
             offset = number * vector_bytes
             shared = code.load(code.at(x_here, offset), full)
@@ -162,7 +176,7 @@ def _unpacked(
     return values[0], list(values[1 : 1 + rows]), own
 
 
-def _folded(code: Code, sums: Sequence[str]) -> str:
+def _folded(code: Writer, sums: Sequence[str]) -> str:
     """The sum of all partial sums, in halves; those that nothing was added to are left out."""
     count = code.lanes
     start, vectors = code.start_vector(count), list(sums)
@@ -190,7 +204,7 @@ def columns_text(dtype: ir.DType, machine: Machine) -> str:
 
     Some columns at a time are multiplied and added to the whole result.
     """
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     a, x, out, rows, columns = (
         _slot(code, each) for each in (Slot.A, Slot.X, Slot.OUT, Slot.M, Slot.N)
     )
@@ -217,7 +231,7 @@ def columns_text(dtype: ir.DType, machine: Machine) -> str:
 
 
 def _add_columns(
-    code: Code,
+    code: Writer,
     starts: Sequence[str],
     factors: Sequence[str],
     out: str,
@@ -247,6 +261,6 @@ def _add_columns(
                 code.store(total, target, full)
 
 
-def _slot(code: Code, slot: Slot) -> str:
+def _slot(code: Writer, slot: Slot) -> str:
     kind = "ptr" if slot in (Slot.A, Slot.X, Slot.OUT) else "i64"
     return code.value(f"load {kind}, ptr {code.at('%slots', 8 * slot)}, align 8")

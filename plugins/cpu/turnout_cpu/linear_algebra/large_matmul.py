@@ -21,7 +21,7 @@ from turnout.plugin import ir
 from .block import DEPTH, GROUP, Operands, Shape, largest_block, product
 from .machine import Machine
 from .packing import packing_text
-from .writer import Code, Lanes
+from .writer import Lanes, Writer
 
 NAME = "large_matmul"
 _ALIGNMENT = 64
@@ -124,7 +124,7 @@ def _heights(most: int) -> list[int]:
 
 def _kernel_text(dtype: ir.DType, machine: Machine, rows: int, vectors: int) -> str:
     """``void kernel_<rows>_<vectors>(a, b, depth, out, row, column, rows, columns, adds)``."""
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     item, full = dtype.itemsize, Lanes(code.lanes, code.lanes)
     width = vectors * code.lanes
     operands = Operands(GROUP * item, item, rows * GROUP * item, width * item)
@@ -171,7 +171,7 @@ def _kernel_text(dtype: ir.DType, machine: Machine, rows: int, vectors: int) -> 
 
 def _put_text(dtype: ir.DType, machine: Machine) -> str:
     """``void put(block, block_row, out, row, column, rows, columns, adds)``: part of a block."""
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     item = dtype.itemsize
     with code.loop(0, "%rows", 1) as row:
         source = code.at("%block", code.multiply(row.index, "%block_row"))
@@ -215,7 +215,7 @@ def _panel_text(dtype: ir.DType, machine: Machine, heights: list[int], vectors: 
 
     Every row of a packed block of A meets one panel of B.
     """
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     height_bytes = code.multiply("%padded", dtype.itemsize)
     with code.loop(0, "%rows", heights[0]) as loop:
         left = code.subtract("%rows", loop.index)
@@ -253,7 +253,7 @@ def _panel_text(dtype: ir.DType, machine: Machine, heights: list[int], vectors: 
 
 def _tile_text(dtype: ir.DType, machine: Machine, shape: Shape, heights: list[int]) -> str:
     """``void tile(slots, packed_a, packed_b, first_row, rows, first_column, columns)``."""
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     item = dtype.itemsize
     width = shape.vectors * code.lanes
     slot = {each: _slot(code, each) for each in Slot if each < Slot.M}
@@ -319,7 +319,7 @@ def _tile_text(dtype: ir.DType, machine: Machine, shape: Shape, heights: list[in
 
 
 def _entry_text(dtype: ir.DType, machine: Machine, shape: Shape) -> str:
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     item = dtype.itemsize
     rows, columns = _slot(code, Slot.M), _slot(code, Slot.N)
     tile_rows, tile_columns = _slot(code, Slot.TILE_ROWS), _slot(code, Slot.TILE_COLUMNS)
@@ -360,21 +360,21 @@ def _entry_text(dtype: ir.DType, machine: Machine, shape: Shape) -> str:
     return code.function(f"define i64 @{NAME}(ptr %slots, i64 %first, i64 %last) nounwind")
 
 
-def _slot(code: Code, slot: Slot) -> str:
+def _slot(code: Writer, slot: Slot) -> str:
     is_pointer = slot in (Slot.A, Slot.B, Slot.OUT, Slot.FAILED)
     place = code.at("%slots", 8 * slot)
     return code.value(f"load {'ptr' if is_pointer else 'i64'}, ptr {place}, align 8")
 
 
-def _element(code: Code, start: str, index: str, stride: str) -> str:
+def _element(code: Writer, start: str, index: str, stride: str) -> str:
     return code.at(start, code.multiply(index, stride))
 
 
-def _parts(code: Code, total: str, each: str) -> str:
+def _parts(code: Writer, total: str, each: str) -> str:
     return code.value(f"udiv i64 {code.subtract(code.add(total, each), 1)}, {each}")
 
 
-def _height(code: Code, heights: list[int], rows: str) -> str:
+def _height(code: Writer, heights: list[int], rows: str) -> str:
     """The rows of the micro-kernel for so many rows."""
     height = str(heights[0])
     for each in heights[1:]:
@@ -383,7 +383,7 @@ def _height(code: Code, heights: list[int], rows: str) -> str:
     return height
 
 
-def _call_panel(code: Code, vectors: int, columns: str, arguments: str) -> None:
+def _call_panel(code: Writer, vectors: int, columns: str, arguments: str) -> None:
     """Call the function for as many vectors as the columns take."""
     done = code.new_labels("done")[0]
     for number in range(vectors, 1, -1):

@@ -15,7 +15,7 @@ from turnout.plugin import ir
 
 from .block import GROUP
 from .machine import Machine
-from .writer import Code, Lanes
+from .writer import Lanes, Writer
 
 _SIDE = 4
 """Rows and columns of the squares."""
@@ -35,7 +35,7 @@ def packing_text(dtype: ir.DType, machine: Machine, vectors: int) -> str:
 
 def _pack_a_text(dtype: ir.DType, machine: Machine) -> str:
     """``void pack_a(packed, a, rows, height, depth, row, column)``; strides are in bytes."""
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     item, group = dtype.itemsize, Lanes(GROUP, GROUP)
     row_bytes = GROUP * item
     group_bytes = code.multiply("%height", row_bytes)
@@ -91,7 +91,7 @@ def _pack_a_text(dtype: ir.DType, machine: Machine) -> str:
 
 def _pack_b_text(dtype: ir.DType, machine: Machine, vectors: int) -> str:
     """``void pack_b(packed, b, columns, width, depth, row, column)``; strides are in bytes."""
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     item, full = dtype.itemsize, Lanes(code.lanes, code.lanes)
     row_bytes = code.multiply("%width", item)
     layout = f"i64 {item}, i64 {row_bytes}, i64 {code.multiply(row_bytes, GROUP)}"
@@ -159,7 +159,7 @@ def _pack_b_text(dtype: ir.DType, machine: Machine, vectors: int) -> str:
     )
 
 
-def _fill(code: Code, size_bytes: int | str) -> None:
+def _fill(code: Writer, size_bytes: int | str) -> None:
     code.write(f"call void @llvm.memset.p0.i64(ptr %packed, i8 0, i64 {size_bytes}, i1 false)")
 
 
@@ -168,7 +168,7 @@ def _copy_text(dtype: ir.DType, machine: Machine) -> str:
 
     In the target, rows are ``to_row`` apart, steps ``to_step``, groups of steps ``to_group``.
     """
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     with code.loop("%row", "%rows", 1) as row:
         source = code.at("%source", code.multiply(row.index, "%from_row"))
         target = code.at("%target", code.multiply(row.index, "%to_row"))
@@ -192,7 +192,7 @@ def _transpose_text(dtype: ir.DType, machine: Machine) -> str:
     Columns are ``from_column`` apart in the source, rows ``to_row`` in the target, and columns of
     squares ``to_square``.
     """
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     dense = Lanes(_SIDE, _SIDE)
     with code.loop(0, "%columns", _SIDE) as column:
         source = code.at("%source", code.multiply(column.index, "%from_column"))

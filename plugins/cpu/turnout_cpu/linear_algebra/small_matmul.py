@@ -8,7 +8,7 @@ from turnout.plugin import ir
 
 from .block import CHAINS, DEPTH, GROUP, Operands, balanced, largest_block, product
 from .machine import Machine
-from .writer import Code, Lanes, power_of_two
+from .writer import Lanes, Writer, power_of_two
 
 NAME = "small_matmul"
 LARGEST_BYTES = 32 * 1024
@@ -22,7 +22,7 @@ def is_small(m: int, n: int, k: int, itemsize: int) -> bool:
 
 def small_matmul_text(m: int, n: int, k: int, dtype: ir.DType, machine: Machine) -> str:
     """A function ``void (a, b, out)`` of contiguous matrices of at least one element."""
-    code = Code(dtype, machine)
+    code = Writer(dtype, machine)
     item, shape = dtype.itemsize, largest_block(machine)
     operands = Operands(k * item, item, GROUP * item, n * item)
     first_row = 0
@@ -60,7 +60,7 @@ def _column_blocks(n: int, rows: int, width: int, most: int) -> Iterator[tuple[i
 
 
 def _store(
-    code: Code, sums: list[list[str]], columns: list[Lanes], out: str, row_bytes: int
+    code: Writer, sums: list[list[str]], columns: list[Lanes], out: str, row_bytes: int
 ) -> None:
     for row, vectors in enumerate(sums):
         offset = row * row_bytes

@@ -47,7 +47,7 @@ class Lanes:
     used: int
 
 
-class Code(FunctionText):
+class Writer(FunctionText):
     """The body of a function on elements of one type.
 
     Parameters
@@ -155,6 +155,10 @@ class Code(FunctionText):
 
     def store_element(self, value: str, pointer: str) -> None:
         self.write(f"store {self.element} {value}, ptr {pointer}, align 1")
+
+    def prefetch(self, pointer: str) -> None:
+        """Ask for what will be read; the address may be anything."""
+        self.write(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
 
     # -- vectors -----------------------------------------------------------------------------------
 
