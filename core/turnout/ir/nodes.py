@@ -320,6 +320,8 @@ class Unit:
         ``parameters`` are the positions (i64), one per axis; yields nothing.
     fast_math : bool
         Whether the author allowed relaxed floating point.
+    apart : tuple of (str, str)
+        Pairs of arrays that share no memory, as far as a transform says so; it may name others.
     """
 
     name: str
@@ -328,6 +330,7 @@ class Unit:
     extents: tuple[Value, ...]
     body: Region
     fast_math: bool = False
+    apart: tuple[tuple[str, str], ...] = ()
 
     @property
     def arrays(self) -> dict[str, ArrayParameter]:

@@ -15,6 +15,7 @@ def format_unit(unit: ir.Unit) -> str:
     """Readable text of a unit."""
     lines = [f"unit {unit.name}{' fast_math' if unit.fast_math else ''}"]
     lines += [f"  parameter {_parameter(parameter)}" for parameter in unit.parameters]
+    lines += [f"  apart {first}, {second}" for first, second in unit.apart]
     lines += _indented(unit.prologue)
     space = ", ".join(
         f"{position} < {extent}"

@@ -62,7 +62,7 @@ def can_run_in_lanes(unit: ir.Unit, options: Options) -> bool:
 def is_worthwhile(unit: ir.Unit, forms: Forms, vectors: Vectors) -> bool:
     """Whether explicit vectors are likely to be faster than what LLVM makes of the unit."""
     census = _Census(unit, forms, vectors)
-    if unit.extents[-1].number in census.constants:
+    if len(unit.extents) > 1 and unit.extents[-1].number in census.constants:
         return False  # LLVM unrolls the innermost axis and vectorises the one around it
     if census.work < WORK_PER_WALK * census.walks or census.has_idle_loop:
         return False
