@@ -340,11 +340,16 @@ class Unit:
 
 @record
 class Scratch:
-    """Plan step: memory that lives for one launch; zero-filled, C-contiguous."""
+    """Plan step: memory that lives for one launch; C-contiguous.
+
+    It is filled with zeros, unless every element that is read is written before (``is_filled`` is
+    False): then it may hold anything.
+    """
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
+    is_filled: bool = True
 
 
 Quantity = tuple[str, int | None]

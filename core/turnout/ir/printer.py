@@ -31,7 +31,8 @@ def format_plan(plan: ir.Plan) -> str:
     lines = []
     for step in plan.steps:
         if isinstance(step, ir.Scratch):
-            lines.append(f"scratch {step.name}: {step.dtype}{list(step.shape)}")
+            filled = "" if step.is_filled else " of anything"
+            lines.append(f"scratch {step.name}: {step.dtype}{list(step.shape)}{filled}")
         elif isinstance(step, ir.Split):
             lines.append(f"split {step.run.unit.name} into {len(step.branches)} classes:")
             lines += ["  " + line for part in step.parts for line in format_plan(part).splitlines()]
