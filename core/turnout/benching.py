@@ -20,7 +20,6 @@ from .ranking import median, quartiles
 from .records import record
 from .resolve import resolve_dispatch
 from .selectors import possible_lowering
-from .trials import Candidate
 from .tuning_on_copies import Sampler
 from .written import kernel_accesses
 
@@ -152,7 +151,7 @@ class _Runner:
         kernel = self.form.kernel
         if kernel is None:
             return False
-        self._candidate = Candidate(self.form.policy, kernel.on(self.device))
+        self._kernel = kernel.on(self.device)
         try:
             arguments = dict(_moved(self._call.arguments.items(), self.device))
             bound = inspect.BoundArguments(self._call.signature, arguments)
@@ -160,14 +159,14 @@ class _Runner:
             names = arguments if written is None else written
             self._sampler = Sampler(bound, names, timer(self.device))
             for _ in range(WARM_UPS):
-                self._sampler.sample(self._candidate)
+                self._sampler.sample(self._kernel)
         except TurnoutError as error:
             self._problem = str(error)
         return not self._problem
 
     def run(self) -> None:
         """Take a sample."""
-        self._samples_ns.append(self._sampler.sample(self._candidate))
+        self._samples_ns.append(self._sampler.sample(self._kernel))
 
     def timing(self) -> Timing:
         return Timing(self.device, self.form.policy, tuple(self._samples_ns), self._problem)

@@ -480,6 +480,10 @@ class Kernel:
         values = self._bind(args, keywords) if keywords or len(args) != self._bind.count else args
         return next(self._size_check.problems(values), True)
 
+    def is_misfit(self, values: Sequence[Any]) -> bool:
+        """Whether the values of the parameters are not of the sizes of a specialised kernel."""
+        return self.sizes is not None and any(self._size_check.problems(values))
+
     @cached_property
     def _size_check(self) -> SizeCheck:
         """For calls that do not say ``samples=``."""

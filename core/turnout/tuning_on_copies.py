@@ -16,7 +16,7 @@ from .backends import context_for
 from .copies import WorkingCopies, is_array, walk
 from .errors import CallError
 from .geometry import leaves
-from .trials import C, Candidate
+from .trials import C
 from .tuning import Case, Hooks, Timer, Tuner
 
 _SAMPLE_NS = 50_000
@@ -64,12 +64,19 @@ def tune_on_copies(
     """
     sampler = Sampler(bound, written, timer)
 
+    functions: dict[C, Callable[..., Any]] = {}
+
+    def sample(candidate: C) -> int:
+        if candidate not in functions:
+            functions[candidate] = candidate.function_for(bound.args, bound.kwargs)
+        return sampler.sample(functions[candidate])
+
     with _progress(label) as show:
-        tuner.tune(case, sampler.sample, hooks, progress=lambda candidate: show(candidate.name))
+        tuner.tune(case, sample, hooks, progress=lambda candidate: show(candidate.name))
 
 
 class Sampler:
-    """Times candidates on copies of the arguments of a call.
+    """Times functions on copies of the arguments of a call.
 
     Parameters
     ----------
@@ -93,22 +100,21 @@ class Sampler:
         self._timer = timer
         self._copies = [_copies(bound, written)]
         self._most_runs = _most_runs(bound, written)
-        self._elapsed_ns: dict[Candidate, int] = {}
+        self._elapsed_ns: dict[int, int] = {}  # by the identity of a function
 
-    def sample(self, candidate: Candidate) -> int:
-        """Run a candidate as often as makes a sample, and return the nanoseconds of one run."""
-        last_ns = self._elapsed_ns.get(candidate, _SAMPLE_NS)
+    def sample(self, function: Callable[..., Any]) -> int:
+        """Run a function as often as makes a sample, and return the nanoseconds of one run."""
+        last_ns = self._elapsed_ns.get(id(function), _SAMPLE_NS)
         runs = max(1, min(self._most_runs, _SAMPLE_NS // max(last_ns, 1)))
         while len(self._copies) < runs:
             self._copies.append(_copies(self._bound, self._written))
         calls = [each.fresh() for each in self._copies[:runs]]
-        function = candidate.function_for(calls[0].args, calls[0].kwargs)
 
         def work() -> None:
             for call in calls:
                 function(*call.args, **call.kwargs)
 
-        self._elapsed_ns[candidate] = elapsed_ns = round(self._timer(work) / runs)
+        self._elapsed_ns[id(function)] = elapsed_ns = round(self._timer(work) / runs)
         return elapsed_ns
 
 

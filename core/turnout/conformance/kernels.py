@@ -749,8 +749,8 @@ def reductions_of_bools(a: NDArray[f32, 1], b: NDArray[f32, 1], out: NDArray[boo
     odd = False
     for i in range(a.shape[0]):
         b[i] = a[i] * 2
-        some = some or b[i] > 5
-        every = every and b[i] < 7
+        some |= b[i] > 5
+        every &= b[i] < 7
         odd ^= b[i] > 0
     out[0] = some
     out[1] = every

@@ -74,8 +74,9 @@ def carried(names: Sequence[str]) -> Refusal:
     verb = "is" if len(names) == 1 else "are"
     return Refusal(
         f"{' and '.join(names)} {verb} carried from one iteration to the next",
-        "let each iteration store its own part in an array and combine the parts afterwards, or "
-        "make the loop around this one parallel",
+        "a loop that does nothing with it but s += x (or -=, *=, &=, |=, ^=, s = min(s, x), "
+        "s = max(s, x)) is a reduction, and parallel; or let each iteration store its own part in "
+        "an array and combine the parts afterwards, or make the loop around this one parallel",
     )
 
 

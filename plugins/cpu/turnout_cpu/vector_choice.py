@@ -68,7 +68,7 @@ def can_run_in_lanes(unit: ir.Unit, options: Options) -> bool:
 def is_worthwhile(unit: ir.Unit, forms: Forms, vectors: Vectors) -> bool:
     """Whether explicit vectors are likely to be faster than what LLVM makes of the unit."""
     census = _Census(unit, forms, vectors)
-    if _constant_length(unit) is not None:
+    if len(unit.extents) > 1 and unit.extents[-1].number in census.constants:
         # LLVM unrolls the innermost axis and vectorises the one around it, or a loop inside where
         # lanes do not read neighbours.
         return census.has_loops and census.has_rows and not census.walks
