@@ -220,42 +220,62 @@ class _Matmul(_Operation):
         self.m, self.n, self.k = m, n, k = sizes
         super().__init__(dtype, {"a": (m, k), "b": (k, n), "out": (m, n)}, otherwise)
         self.steps = m * n * k
+        self.large: Code | None = None
+        self.large_address = ctypes.c_int64(0)
 
     def compiled(self) -> CompiledOperation:
         """Choose the code and make the callable."""
         if self.steps == 0 or interpreter.layout_problem():
             return CompiledOperation(self, memory_bytes=0)
+        small = None
         if is_small(self.m, self.n, self.k, self.dtype.itemsize):
             text = small_matmul_text(self.m, self.n, self.k, self.dtype, host())
-            code = Code(text, SMALL_MATMUL, host())
-            builtin = entry.small_matmul(self.dtype, self.shapes, code, self)
-            return CompiledOperation(builtin, code.memory_bytes)
-        shared = _large_matmul(self.dtype)
+            small = Code(text, SMALL_MATMUL, host())
+        else:
+            self.any_strides()
         run = entry.Run(
             self.steps >= _RELEASING_STEPS, self.steps >= 2 * _THREAD_STEPS, _has_several_threads
         )
-        builtin = entry.large_matmul(self.dtype, self.shapes, shared, run, self._tiles(), self)
-        return CompiledOperation(builtin, memory_bytes=0)
+        tilings = self.tiles(self.m, self.n), self.tiles(self.n, self.m)
+        builtin = entry.matmul(
+            self.dtype, self.shapes, small, self.large_address, run, tilings, self
+        )
+        return CompiledOperation(builtin, small.memory_bytes if small else 0)
 
-    def _tiles(self) -> Tiling:
-        return tiling(self.m, self.n, self.k, self.dtype, host(), second_level_cache_bytes())
+    def any_strides(self) -> Code:
+        """The code for matrices of any strides, which small ones may never need."""
+        if self.large is None:
+            self.large = _large_matmul(self.dtype)
+            self.large_address.value = self.large.address
+        return self.large
+
+    def tiles(self, m: int, n: int) -> Tiling:
+        return tiling(m, n, self.k, self.dtype, host(), second_level_cache_bytes())
 
     def run(self, *arrays: Array) -> Array:
-        out = arrays[-1]
+        a, b, out = arrays
         if self.steps == 0:
             out[...] = 0
             return out
+        if out.strides[0] == out.itemsize != out.strides[1]:
+            self._multiply(b.T, a.T, out.T)
+        else:
+            self._multiply(a, b, out)
+        return out
+
+    def _multiply(self, *arrays: Array) -> None:
+        m, n = arrays[-1].shape
         count = min(num_threads(), max(1, self.steps // _THREAD_STEPS))
-        tiles = split(self._tiles(), count) if count > 1 else self._tiles()
+        tiles = self.tiles(m, n)
+        if count > 1:
+            tiles = split(tiles, count)
         failed = ctypes.c_int64(0)
         words = [word for each in arrays for word in (each.ctypes.data, *each.strides)]
-        words += [self.m, self.n, self.k, *tiles, ctypes.addressof(failed)]
-        address = _large_matmul(self.dtype).address
-        positions = tile_count(self.m, self.n, tiles)
-        _run(address, struct.pack(f"={len(words)}q", *words), positions, count)
+        words += [m, n, self.k, *tiles, ctypes.addressof(failed)]
+        slots = struct.pack(f"={len(words)}q", *words)
+        _run(self.any_strides().address, slots, tile_count(m, n, tiles), count)
         if failed.value:
             raise MemoryError("matmul: there is no memory for packing the matrices")
-        return out
 
 
 class _Gemv(_Operation):

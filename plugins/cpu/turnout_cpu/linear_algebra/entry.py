@@ -103,17 +103,15 @@ class OperationText(EntryText):
                 wanted = self.word(f"{name} {axis}", size, "i64")
                 yield self.value(f"icmp eq i64 {array.extents[axis]}, {wanted}")
 
-    def require_contiguous(self, *places: int) -> None:
-        """Go on if arrays lie in C's order without gaps."""
+    def are_contiguous(self, *places: int) -> str:
+        """Whether arrays lie in C's order without gaps."""
         flags = (self.field(self.objects[n], layout.ARRAY_FLAGS, "i32") for n in places)
-        self.require(self.all_of(self.has_flag(each, _IS_C_CONTIGUOUS) for each in flags))
+        return self.all_of(self.has_flag(each, _IS_C_CONTIGUOUS) for each in flags)
 
-    def return_out(self) -> str:
-        """Return the last argument; the whole text."""
+    def write_return(self) -> None:
+        """Return the last argument."""
         self.call_python("void", "Py_IncRef", f"ptr {self.objects[-1]}")
         self.write(f"ret ptr {self.objects[-1]}")
-        self.leave()
-        return self.definition()
 
     def run_alone(self, run: Run, entry: str, slots: Sequence[tuple[str, str]]) -> None:
         """Run all positions in this thread, unless several are to share them."""
@@ -158,42 +156,61 @@ class Run:
     has_several_threads: ctypes.c_int64
 
 
-def small_matmul(
-    dtype: ir.DType, shapes: Mapping[str, tuple[int, ...]], code: Code, python: Builtin
-) -> Builtin:
-    """The builtin of a product of contiguous matrices in one piece."""
-    text = OperationText("matmul", dtype, shapes, python)
-    text.require_contiguous(0, 1, 2)
-    pointers = ", ".join(f"ptr {array.data}" for array in text.arrays)
-    text.write(f"call void {text.word('entry', code.address)}({pointers})")
-    return _builtin(text, text.return_out(), code)
-
-
-def large_matmul(
+def matmul(
     dtype: ir.DType,
     shapes: Mapping[str, tuple[int, ...]],
-    code: Code,
+    small: Code | None,
+    large_address: ctypes.c_int64,
     run: Run,
-    tiles: Tiling,
+    tilings: tuple[Tiling, Tiling],
     python: Builtin,
 ) -> Builtin:
-    """The builtin of a product of matrices with any strides."""
+    """The builtin of a product of matrices.
+
+    Contiguous ones are multiplied by `small` where there is such code, all others by that at
+    `large_address`, once there is one. The tilings are that of the product and, for a result whose
+    columns are dense, that of the transposed product of the transposed matrices.
+    """
     text = OperationText("matmul", dtype, shapes, python)
-    slots = [
-        slot
-        for array in text.arrays
-        for slot in (("ptr", array.data), *(("i64", stride) for stride in array.strides))
-    ]
-    a, b, _ = text.arrays
-    slots += [("i64", a.extents[0]), ("i64", b.extents[1]), ("i64", a.extents[1])]
-    for name, size in tiles._asdict().items():
-        slots.append(("i64", text.word(name, size, "i64")))
+    if small is not None:
+        in_one_piece, any_strides = text.function.new_labels("piece", "strides")
+        text.function.branch(text.are_contiguous(0, 1, 2), in_one_piece, any_strides)
+        text.function.start(in_one_piece)
+        pointers = ", ".join(f"ptr {array.data}" for array in text.arrays)
+        text.write(f"call void {text.word('small', small.address)}({pointers})")
+        text.write_return()
+        text.function.start(any_strides)
+
+    a, b, out = text.arrays
+    starts_dense, ends_dense = (
+        text.value(f"icmp eq i64 {stride}, {dtype.itemsize}") for stride in out.strides
+    )
+    is_swapped = text.value(f"select i1 {ends_dense}, i1 false, i1 {starts_dense}")
+
+    def chosen(kind: str, swapped: str, usual: str) -> tuple[str, str]:
+        choice = f"select i1 {is_swapped}, {kind} {swapped}, {kind} {usual}"
+        return kind, text.value(choice)
+
+    slots = []
+    for usual, swapped in ((a, b), (b, a), (out, out)):
+        slots.append(chosen("ptr", swapped.data, usual.data))
+        slots.append(chosen("i64", swapped.strides[1], usual.strides[0]))
+        slots.append(chosen("i64", swapped.strides[0], usual.strides[1]))
+    m, n, k = a.extents[0], b.extents[1], a.extents[1]
+    slots += [chosen("i64", n, m), chosen("i64", m, n), ("i64", k)]
+    for name, *sizes in zip(Tiling._fields, *tilings, strict=True):
+        usual, swapped = (text.word(f"{name} {n}", size, "i64") for n, size in enumerate(sizes))
+        slots.append(chosen("i64", swapped, usual))
     failed = text.stack("i64")
     text.write(f"store i64 0, ptr {failed}")
-    text.run_alone(run, text.word("entry", code.address), [*slots, ("ptr", failed)])
+    address = text.shared(text.address("large", large_address))
+    text.require(text.value(f"icmp ne i64 {address}, 0"))
+    entry = text.value(f"inttoptr i64 {address} to ptr")
+    text.run_alone(run, entry, [*slots, ("ptr", failed)])
     # Python finds that there is no memory, and says so.
     text.require(text.value(f"icmp eq i64 {text.value(f'load i64, ptr {failed}')}, 0"))
-    return _builtin(text, text.return_out(), code)
+    text.write_return()
+    return _builtin(text, small)
 
 
 def gemv(
@@ -209,7 +226,7 @@ def gemv(
     """
     text = OperationText("gemv", dtype, shapes, python)
     a, x, out = text.arrays
-    text.require_contiguous(1, 2)
+    text.require(text.are_contiguous(1, 2))
     is_dense = [text.value(f"icmp eq i64 {each}, {dtype.itemsize}") for each in a.strides]
     text.require(text.any_of(is_dense))
     columns, rows = (text.word(f"axis {axis}", each.address) for axis, each in enumerate(codes))
@@ -217,7 +234,8 @@ def gemv(
     slots = [("ptr", a.data), ("i64", a.strides[0]), ("i64", a.strides[1]), ("ptr", x.data)]
     slots += [("ptr", out.data), ("i64", a.extents[0]), ("i64", a.extents[1])]
     text.run_alone(run, entry, slots)
-    return _builtin(text, text.return_out(), codes)
+    text.write_return()
+    return _builtin(text, codes)
 
 
 def dot(
@@ -225,7 +243,7 @@ def dot(
 ) -> Builtin:
     """The builtin of a dot product of contiguous vectors; returns a scalar of NumPy."""
     text = OperationText("dot", dtype, shapes, python)
-    text.require_contiguous(0, 1)
+    text.require(text.are_contiguous(0, 1))
     a, b = text.arrays
     element = type_of(dtype)
     arguments = f"ptr {a.data}, ptr {b.data}, i64 {a.extents[0]}"
@@ -238,8 +256,7 @@ def dot(
     place = text.value(f"getelementptr i8, ptr {made}, i64 {layout.SCALAR_VALUE}")
     text.write(f"store {element} {total}, ptr {place}")
     text.write(f"ret ptr {made}")
-    text.leave()
-    return _builtin(text, text.definition(), code)
+    return _builtin(text, code)
 
 
 @functools.cache
@@ -250,8 +267,9 @@ def _allocator(dtype: ir.DType) -> int:
     return int(address)
 
 
-def _builtin(text: OperationText, definition: str, owned: object) -> Builtin:
-    code = entry_code(definition, NAME)
+def _builtin(text: OperationText, owned: object) -> Builtin:
+    text.leave()
+    code = entry_code(text.definition(), NAME)
     table = struct.pack(f"={len(text.words)}Q", *text.words)
     method = layout.MethodDefinition(
         text.call.name.encode(), code.address, layout.FASTCALL_WITH_KEYWORDS, None
