@@ -271,13 +271,14 @@ Statement = (
 
 @record
 class ArrayParameter:
-    """An array argument of a unit: `rank` axes, any strides."""
+    """An array argument of a unit: `rank` axes, any strides unless `is_contiguous` (in C order)."""
 
     name: str
     dtype: DType
     rank: int
     is_read: bool = True
     is_written: bool = False
+    is_contiguous: bool = False
 
 
 @record

@@ -47,7 +47,8 @@ def _parameter(parameter: ir.Parameter) -> str:
     access = {(True, True): "inout", (True, False): "in", (False, True): "out"}.get(
         (parameter.is_read, parameter.is_written), "unused"
     )
-    return f"{access} {parameter.name}: {parameter.dtype}[rank {parameter.rank}]"
+    order = ", contiguous" if parameter.is_contiguous else ""
+    return f"{access} {parameter.name}: {parameter.dtype}[rank {parameter.rank}{order}]"
 
 
 def _indented(body: Iterable[ir.Statement]) -> list[str]:

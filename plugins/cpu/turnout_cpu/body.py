@@ -15,7 +15,7 @@ from turnout.plugin import CompileError, Options, ir
 from . import mathematics, vector_math
 from .accesses import may_declare_parallel
 from .operations import SPELLINGS, cast
-from .space import split_axes
+from .space import constant_length, split_axes
 from .text import (
     FAST_MATH_FLAGS,
     FunctionText,
@@ -31,6 +31,9 @@ LOOP_TAG = "turnout.loop"
 
 SPACE_TAG = "space"
 """Instead of a line: the innermost loop over the iteration space."""
+
+UNROLLED_LOOPS = 8
+"""Up to how many times LLVM may write out loops because they stand in a loop of constant length."""
 
 SLOT_BYTES = 8
 
@@ -240,6 +243,9 @@ class Body:
             self.statements(self.unit.body.body)
             return []
 
+        has_loops = any(isinstance(each, ir.For | ir.While) for each in self.unit.body.body)
+        if has_loops and (constant_length(self.unit) or 0) > UNROLLED_LOOPS:
+            properties = [*properties, '!{!"llvm.loop.unroll.disable"}']
         self.upward_loop(first, stop, [], body, self.loop(SPACE_TAG, properties))
 
     @contextmanager
