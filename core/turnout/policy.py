@@ -200,7 +200,8 @@ class Automatic:
         counters: Sequence[Any] = (),
     ) -> Any:
         is_plain = samples is None and steps > 0 and not counters
-        if not is_plain or math.prod(values[self._measured].shape) < SMALLEST_MEASURED:
+        is_small = math.prod(values[self._measured].shape) < SMALLEST_MEASURED
+        if not is_plain or is_small or self.kernel.is_misfit(values):
             return self.executable(values, samples, steps, counters)
         args, keywords = self._as_given(values)
         for _ in range(steps):
@@ -251,6 +252,8 @@ class Automatic:
 
     def _measured_call(self, *args: Any) -> Any:
         """A call by the operation, after which some go to the chosen form at once."""
+        if self.kernel.is_misfit(args):
+            return self.executable(args, None, 1)
         result = self.operation(*args)
         decision = self.operation.decision(*args)
         if decision is not None and decision.chosen is not None:

@@ -73,6 +73,7 @@ def specialised_unit(
         prologue=without_dead_code(prologue, (*extents, *used)),
         extents=extents,
         body=replace(unit.body, body=needed),
+        apart=tuple(exclusive),
     )
     ir.verify(new)
     return new

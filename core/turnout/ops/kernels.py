@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """Operations as kernels: what runs on every backend, whatever its plugin offers.
 
-Sums are in the order of the index, with a rounding after each product and each addition, so that
-all backends give the same bits.
+There is a rounding after each product and each addition. Sums are in the order of the index, those
+of `dot` in the order of reductions, so that all backends give the same bits.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ def dot(dtype: np.dtype) -> Kernel:
 
     @kernel
     def dot(a: NDArray[number, 1], b: NDArray[number, 1], out: NDArray[number, 1]) -> None:
-        for i in range(out.shape[0]):
-            total = number(0)
-            for p in range(a.shape[0]):
-                total += a[p] * b[p]
-            out[i] = total
+        total = number(0)
+        for p in range(a.shape[0]):
+            total += a[p] * b[p]
+        out[0] = total
 
     return dot
 
@@ -108,21 +107,24 @@ def batched_cholesky(dtype: np.dtype, n: int) -> Kernel:
     ) -> None:
         for s in range(out.shape[0]):
             has_failed = i32(0)
-            for j in range(a.shape[1]):
+            factor = tm.zeros(n * n, number)
+            for j in range(n):
                 square = a[s, j, j]
                 for p in range(j):
-                    square -= out[s, j, p] * out[s, j, p]
+                    square -= factor[j * n + p] * factor[j * n + p]
                 if not square > 0:  # NaN, too
                     has_failed = i32(1)
                 root = tm.sqrt(square)
-                out[s, j, j] = root
+                factor[j * n + j] = root
                 reciprocal = 1 / root
-                for i in range(j + 1, a.shape[1]):
+                for i in range(j + 1, n):
                     rest = a[s, i, j]
                     for p in range(j):
-                        rest -= out[s, i, p] * out[s, j, p]
-                    out[s, i, j] = rest * reciprocal
-                    out[s, j, i] = number(0)
+                        rest -= factor[i * n + p] * factor[j * n + p]
+                    factor[i * n + j] = rest * reciprocal
+            for i in range(n):
+                for j in range(n):
+                    out[s, i, j] = factor[i * n + j]
             failed[s] = has_failed
 
     if n > _WRITTEN_OUT:
