@@ -409,7 +409,8 @@ class PerformanceDispatcher(Generic[P, R]):
         """Call the operation with more than the prototype says; parameters as of `standing`.
 
         `options` are keyword arguments that all implementations take, and nothing of the operation
-        looks at, for example the ``samples`` of kernels.
+        looks at, for example the ``samples`` of kernels. Nothing of what they write is put aside:
+        where one raises after it has begun, the call raises.
         """
         return self._call_undecided(geometry, arguments, keywords, options)
 
@@ -418,17 +419,17 @@ class PerformanceDispatcher(Generic[P, R]):
         geometry: Hashable,
         arguments: Sequence[Any],
         keywords: Mapping[str, Any],
-        options: Mapping[str, Any] = types.MappingProxyType({}),
+        options: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run one implementation when the generated path found no decision that holds."""
         if not self._preparation.is_done:
             self._prepare()
         case, refusals = self._case(geometry, arguments, keywords)
-        name = self._label
+        name, more = self._label, options or {}
 
         def work(implementation: Implementation) -> Any:
             try:
-                return implementation.function(*arguments, **keywords, **options)
+                return implementation.function(*arguments, **keywords, **more)
             except Exception as error:
                 error.add_note(f"raised by {implementation.name!r}, an implementation of {name}")
                 raise
@@ -442,7 +443,8 @@ class PerformanceDispatcher(Generic[P, R]):
         if settled is not None:
             return work(settled)
         timer = self._settings.timer or timer_of(arguments, keywords)
-        return self._tuner.run(case, work, timer, self._safeguards(case, bound))
+        hooks = self._safeguards(case, bound, puts_aside=options is None)
+        return self._tuner.run(case, work, timer, hooks)
 
     def _settled(
         self,
@@ -463,8 +465,15 @@ class PerformanceDispatcher(Generic[P, R]):
             self._tuner.settle(case, chosen, reason)
         return chosen
 
-    def _safeguards(self, case: Case[Implementation], bound: inspect.BoundArguments) -> Safeguards:
-        return Safeguards(case, bound, self._settings.verification, self._memory)
+    def _safeguards(
+        self,
+        case: Case[Implementation],
+        bound: inspect.BoundArguments,
+        *,
+        puts_aside: bool = True,
+    ) -> Safeguards:
+        verification, memory = self._settings.verification, self._memory
+        return Safeguards(case, bound, verification, memory, puts_aside=puts_aside)
 
     def _case(
         self, geometry: Hashable, arguments: Sequence[Any], keywords: Mapping[str, Any]

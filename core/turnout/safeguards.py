@@ -34,6 +34,8 @@ class Safeguards(Hooks[Implementation]):
         All arguments of the call, defaults applied.
     verification : Verification
     memory : Memory
+    puts_aside : bool
+        Whether what a trial may write is kept, so that another one can go on where it raised.
     """
 
     def __init__(
@@ -42,11 +44,14 @@ class Safeguards(Hooks[Implementation]):
         bound: inspect.BoundArguments,
         verification: Verification,
         memory: Memory,
+        *,
+        puts_aside: bool = True,
     ) -> None:
         self._case = case
         self._bound = bound
         self._verification = verification
         self._memory = memory
+        self._puts_aside = puts_aside
         self._snapshot: Snapshot | None = None
         self._problem = ""  # why there is none
         self.admits_again = verification.when == "always"
@@ -85,7 +90,7 @@ class Safeguards(Hooks[Implementation]):
 
     def prepare(self, candidate: Implementation) -> None:
         self._snapshot = None  # before another one is made: two would be twice the memory
-        if candidate.writes.accesses is None:
+        if candidate.writes.accesses is None or not self._puts_aside:
             return
         try:
             self._snapshot = Snapshot(self._bound, self.accesses)
@@ -96,6 +101,8 @@ class Safeguards(Hooks[Implementation]):
     def restore(self, candidate: Implementation, error: BaseException) -> bool:
         if isinstance(candidate.function, Kernel) and isinstance(error, _BEFORE_A_LAUNCH):
             return True  # a kernel that does not compile has not touched the arguments
+        if not self._puts_aside:
+            return False
         is_known = candidate.writes.accesses is not None
         if is_known and self._snapshot is not None and self._snapshot.restore():
             return True
