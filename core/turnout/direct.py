@@ -53,6 +53,10 @@ class DirectParameter:
         Whether its last axis is one of those that must agree and give the number of samples.
     is_written : bool
         Whether it must be writable, and its elements must not share memory.
+    shape : tuple of int or None
+        Lengths that the axes of an array must have, where they are given; empty where none is.
+    literal : number or None
+        What a scalar must be, bit for bit, once it is converted.
     """
 
     name: str
@@ -65,6 +69,8 @@ class DirectParameter:
     width: int
     counts_samples: bool
     is_written: bool
+    shape: tuple[int | None, ...] = ()
+    literal: int | float | bool | None = None
 
 
 @record

@@ -269,7 +269,7 @@ class Automatic:
     ) -> Any:
         args, keywords = self._as_given(values)
         size = self._size(args, keywords)
-        if size < SMALLEST_MEASURED or not steps:
+        if size < SMALLEST_MEASURED or not steps or self.kernel.is_misfit(values):
             return self._smallest(*args, **keywords, **options, steps=steps)
         watch, result = self._watch(size), None
         for step in range(steps):

@@ -7,7 +7,8 @@ where one raised. Implementations are verified before the first of them runs.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +35,8 @@ class Safeguards(Hooks[Implementation]):
         All arguments of the call, defaults applied.
     verification : Verification
     memory : Memory
+    functions : dict of Implementation to callable
+        Gets what is made for this call before it is timed.
     puts_aside : bool
         Whether what a trial may write is kept, so that another one can go on where it raised.
     """
@@ -44,6 +47,7 @@ class Safeguards(Hooks[Implementation]):
         bound: inspect.BoundArguments,
         verification: Verification,
         memory: Memory,
+        functions: dict[Implementation, Callable[..., Any]],
         *,
         puts_aside: bool = True,
     ) -> None:
@@ -51,6 +55,7 @@ class Safeguards(Hooks[Implementation]):
         self._bound = bound
         self._verification = verification
         self._memory = memory
+        self._functions = functions
         self._puts_aside = puts_aside
         self._snapshot: Snapshot | None = None
         self._problem = ""  # why there is none
@@ -89,6 +94,11 @@ class Safeguards(Hooks[Implementation]):
         return refused
 
     def prepare(self, candidate: Implementation) -> None:
+        if candidate.make is not None:
+            # What it raises the trial raises again, where it counts against the candidate.
+            with suppress(Exception):
+                made = candidate.function_for(self._bound.args, self._bound.kwargs)
+                self._functions[candidate] = made
         self._snapshot = None  # before another one is made: two would be twice the memory
         if candidate.writes.accesses is None or not self._puts_aside:
             return
