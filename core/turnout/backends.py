@@ -18,7 +18,6 @@ import inspect
 import os
 import re
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -35,6 +34,7 @@ from .errors import (
     PerformanceWarning,
     PlacementError,
     Unavailable,
+    warn_the_caller,
 )
 from .hooks import Device, Timer
 from .loading import Backend, DeviceContext
@@ -224,6 +224,10 @@ class _State:
     """What this process has made and chosen so far."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew; it stays the same object, which the calls of operations refer to."""
         self.lock = threading.Lock()  # never held while other people's code runs
         self.installed: dict[str, _Installed] = {}
         self.default: DeviceContext | None = None
@@ -261,9 +265,8 @@ def clear() -> None:
     The next use reads the installed distributions and the environment again. Modules stay
     imported, and a ``with use(...)`` in force keeps its device.
     """
-    global _state
     discovery.clear()
-    _state = _State()
+    _state.forget()
     _state.choose(None)
     _context.cache_clear()
     lost.clear()
@@ -702,10 +705,9 @@ def _find_default() -> DeviceContext:
         chosen = _state.default or context
         _state.choose(chosen)
     if is_first and failures:
-        warnings.warn(
+        warn_the_caller(
             f"calls run on {str(context.device)!r}, which is slower: {'; '.join(failures)}",
             PerformanceWarning,
-            stacklevel=3,
         )
     return chosen
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import cli_tuning
+from . import cli_bench, cli_tuning
 from .discovery import core_version
 from .errors import TurnoutError
 from .ir import f32, f64
@@ -62,6 +62,7 @@ def main(traceback: bool) -> None:
     """Numerical kernels for every device, and the fastest implementation picked at run time."""
 
 
+main.add_command(cli_bench.bench)
 main.add_command(cli_tuning.report)
 main.add_command(cli_tuning.tune)
 

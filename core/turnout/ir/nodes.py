@@ -271,13 +271,17 @@ Statement = (
 
 @record
 class ArrayParameter:
-    """An array argument of a unit: `rank` axes, any strides unless `is_contiguous` (in C order)."""
+    """An array argument of a unit: `rank` axes, any strides unless `is_contiguous` (in C order).
+
+    `shape` is empty, or has the length of each axis; None where only a call tells it.
+    """
 
     name: str
     dtype: DType
     rank: int
     is_read: bool = True
     is_written: bool = False
+    shape: tuple[int | None, ...] = ()
     is_contiguous: bool = False
 
 
@@ -317,6 +321,8 @@ class Unit:
         ``parameters`` are the positions (i64), one per axis; yields nothing.
     fast_math : bool
         Whether the author allowed relaxed floating point.
+    apart : tuple of (str, str)
+        Pairs of arrays that share no memory, as far as a transform says so; it may name others.
     """
 
     name: str
@@ -325,6 +331,7 @@ class Unit:
     extents: tuple[Value, ...]
     body: Region
     fast_math: bool = False
+    apart: tuple[tuple[str, str], ...] = ()
 
     @property
     def arrays(self) -> dict[str, ArrayParameter]:

@@ -15,6 +15,7 @@ def format_unit(unit: ir.Unit) -> str:
     """Readable text of a unit."""
     lines = [f"unit {unit.name}{' fast_math' if unit.fast_math else ''}"]
     lines += [f"  parameter {_parameter(parameter)}" for parameter in unit.parameters]
+    lines += [f"  apart {first}, {second}" for first, second in unit.apart]
     lines += _indented(unit.prologue)
     space = ", ".join(
         f"{position} < {extent}"
@@ -47,8 +48,11 @@ def _parameter(parameter: ir.Parameter) -> str:
     access = {(True, True): "inout", (True, False): "in", (False, True): "out"}.get(
         (parameter.is_read, parameter.is_written), "unused"
     )
+    axes = f"rank {parameter.rank}"
+    if parameter.shape:
+        axes = " x ".join("?" if n is None else str(n) for n in parameter.shape)
     order = ", contiguous" if parameter.is_contiguous else ""
-    return f"{access} {parameter.name}: {parameter.dtype}[rank {parameter.rank}{order}]"
+    return f"{access} {parameter.name}: {parameter.dtype}[{axes}{order}]"
 
 
 def _indented(body: Iterable[ir.Statement]) -> list[str]:

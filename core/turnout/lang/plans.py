@@ -499,8 +499,16 @@ class ArrayPlan:
                 result.append(parameter)
         for name, (dtype, rank) in arrays.items():
             if name in (read | written | measured) - local:
-                access = name in read, name in written
-                result.append(ir.ArrayParameter(name, dtype, rank, *access, name not in order))
+                result.append(
+                    ir.ArrayParameter(
+                        name,
+                        dtype,
+                        rank,
+                        name in read,
+                        name in written,
+                        is_contiguous=name not in order,
+                    )
+                )
         return tuple(sorted(result, key=lambda p: order.get(p.name, len(order))))
 
     def _overlap_rules(

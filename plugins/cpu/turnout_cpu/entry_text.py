@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.plugin import NO_DEFAULT, DirectCall, DirectParameter, DirectRun, ir
+from turnout.plugin import NO_DEFAULT, CallLimit, DirectCall, DirectParameter, DirectRun, ir
 
 from . import interpreter as layout
 from .body import SLOT_BYTES, slots
@@ -108,6 +108,8 @@ class EntryText:
         thresholds = [self.address(f"threshold {n}", r.launcher.threshold) for n, r in self.runs()]
         for size, threshold in zip(sizes, thresholds, strict=True):
             self.require(self.value(f"icmp sle i64 {size}, {self.shared(threshold)}"))
+        if call.limit is not None:
+            self.count_down(call.limit, arguments)
 
         returned = self.returned(samples, packed)
         self.launch(packed, sizes, thresholds)
@@ -115,6 +117,10 @@ class EntryText:
             self.call_python("void", "Py_IncRef", f"ptr {returned}")
         self.write(f"ret ptr {returned}")
         self.leave()
+        return self.definition()
+
+    def definition(self) -> str:
+        """The text of what has been written."""
         header = f"define ptr @{NAME}(ptr %self, ptr %args, i64 %nargs, ptr %names) {{"
         table = [
             f"  %table.item = getelementptr i8, ptr %self, i64 {layout.TUPLE_ITEMS + 8}",
@@ -320,7 +326,10 @@ class EntryText:
         self.require(self.value(f"icmp eq ptr {found}, {expected}"))
         if parameter.rank:
             return self.array(parameter, given)
-        return _Scalar(parameter.dtype, self.scalar(parameter, given))
+        scalar = _Scalar(parameter.dtype, self.scalar(parameter, given))
+        if parameter.literal is not None:
+            self.require(self.is_literal(scalar, parameter))
+        return scalar
 
     # -- arrays ------------------------------------------------------------------------------------
 
@@ -336,10 +345,18 @@ class EntryText:
         extents = self.field(given, layout.ARRAY_EXTENTS, "ptr")
         strides = self.field(given, layout.ARRAY_STRIDES, "ptr")
         axes = range(parameter.rank)
+        lengths = tuple(self.field(extents, 8 * axis, "i64") for axis in axes)
+        known = [
+            (length, self.word(f"length {parameter.name} {axis}", wanted, "i64"))
+            for axis, (length, wanted) in enumerate(zip(lengths, parameter.shape, strict=False))
+            if wanted is not None
+        ]
+        if known:
+            self.require(self.all_of(self.value(f"icmp eq i64 {x}, {y}") for x, y in known))
         return _Array(
             parameter.dtype,
             self.field(given, layout.ARRAY_DATA, "ptr"),
-            tuple(self.field(extents, 8 * axis, "i64") for axis in axes),
+            lengths,
             tuple(self.field(strides, 8 * axis, "i64") for axis in axes),
             is_contiguous,
         )
@@ -467,6 +484,18 @@ class EntryText:
         extend = "sext" if dtype.kind == "i" else "zext"
         convert = "trunc" if dtype.bits > held.bits else extend
         return self.value(f"{convert} {given} {number} to {wanted}")
+
+    def is_literal(self, scalar: _Scalar, parameter: DirectParameter) -> str:
+        """Whether a number has the bits of the one that the parameter takes."""
+        stored = np.asarray(parameter.literal, parameter.dtype.dtype)
+        bits = 8 * stored.itemsize
+        wanted = self.word(f"literal {parameter.name}", int(stored.view(f"u{bits // 8}")), "i64")
+        given = scalar.value
+        if parameter.dtype.is_float:
+            given = self.value(f"bitcast {storage_type_of(parameter.dtype)} {given} to i{bits}")
+        if bits < 64:
+            wanted = self.value(f"trunc i64 {wanted} to i{bits}")
+        return self.value(f"icmp eq i{bits} {given}, {wanted}")
 
     # -- checks ------------------------------------------------------------------------------------
 
@@ -607,6 +636,27 @@ class EntryText:
             self.value(f"icmp sge i128 {total(first)}, {total(end)}") for first, end in reach.ranges
         ]
         return self.any_of((self.all_of(within), *is_empty))
+
+    def count_down(self, limit: CallLimit, arguments: Sequence[_Array | _Scalar]) -> None:
+        """Go on if the limit allows a call of this size, and take one away."""
+        measured, size = arguments[limit.place], "1"
+        assert isinstance(measured, _Array)
+        for extent in measured.extents:
+            size = self.value(f"mul i64 {size}, {extent}")
+        left = self.address("limit left", limit.left)
+        least, most = (
+            self.shared(self.address(f"limit {name}", variable))
+            for name, variable in (("least", limit.least), ("most", limit.most))
+        )
+        count = self.shared(left)
+        conditions = (
+            f"icmp sgt i64 {count}, 0",
+            f"icmp sge i64 {size}, {least}",
+            f"icmp sle i64 {size}, {most}",
+        )
+        self.require(self.all_of(map(self.value, conditions)))
+        less = self.value(f"sub i64 {count}, 1")
+        self.write(f"store atomic i64 {less}, ptr {left} monotonic, align 8")
 
     # -- launches ----------------------------------------------------------------------------------
 

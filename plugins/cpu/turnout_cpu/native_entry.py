@@ -118,7 +118,7 @@ def _is_small(reach: ir.Reach) -> bool:
 def _size_function(unit: ir.Unit, name: str) -> str | None:
     """Text of the function that counts the positions of a unit, or None if that needs others."""
     module = ModuleText()
-    bare = replace(unit, prologue=(), extents=(), body=ir.Region((), ()))
+    bare = replace(unit, prologue=(), extents=(), body=ir.Region((), ()), apart=())
     body = Body(
         bare, module, Vectors(None, 0), Options(), name, has_dense_rows=False, is_reported=False
     )

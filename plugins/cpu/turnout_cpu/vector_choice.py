@@ -50,7 +50,7 @@ def explicit_lanes(unit: ir.Unit, vectors: Vectors, options: Options) -> int | N
         return None
     forms = Forms(unit)
     lanes = 2 * vectors.bits // _widest_bits(unit, forms)
-    length = constant_length(unit)
+    length = constant_length(unit) if len(unit.extents) > 1 else None
     if length is not None and length % lanes:
         return None
     if length is not None and length % (2 * lanes) == 0:
@@ -69,7 +69,7 @@ def can_run_in_lanes(unit: ir.Unit, options: Options) -> bool:
 def is_worthwhile(unit: ir.Unit, forms: Forms, vectors: Vectors) -> bool:
     """Whether explicit vectors are likely to be faster than what LLVM makes of the unit."""
     census = _Census(unit, forms, vectors)
-    if constant_length(unit) is not None:
+    if len(unit.extents) > 1 and constant_length(unit) is not None:
         # LLVM unrolls the innermost axis and vectorises the one around it, or a loop inside where
         # lanes do not read neighbours.
         return census.has_loops and census.has_rows and not census.walks
