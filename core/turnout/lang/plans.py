@@ -499,15 +499,10 @@ class ArrayPlan:
                 result.append(parameter)
         for name, (dtype, rank) in arrays.items():
             if name in (read | written | measured) - local:
+                access = name in read, name in written
+                is_scratch = name not in order
                 result.append(
-                    ir.ArrayParameter(
-                        name,
-                        dtype,
-                        rank,
-                        name in read,
-                        name in written,
-                        is_contiguous=name not in order,
-                    )
+                    ir.ArrayParameter(name, dtype, rank, *access, is_contiguous=is_scratch)
                 )
         return tuple(sorted(result, key=lambda p: order.get(p.name, len(order))))
 

@@ -32,12 +32,6 @@ def elements_per_position(unit: ir.Unit) -> int:
     return product
 
 
-def constant_length(unit: ir.Unit) -> int | None:
-    """The length of the innermost axis, where there is one and it is a constant."""
-    length = _constants(unit).get(unit.extents[-1].number) if unit.extents else None
-    return None if length is None else int(length)
-
-
 def written_axes(unit: ir.Unit) -> tuple[int, ...]:
     """The lengths of the axes at the end that are written out, in units for known shapes.
 
@@ -63,6 +57,12 @@ def constant_size(unit: ir.Unit) -> int | None:
     if any(extent.number not in constants for extent in unit.extents):
         return None
     return math.prod(max(0, int(constants[extent.number])) for extent in unit.extents)
+
+
+def constant_length(unit: ir.Unit) -> int | None:
+    """The length of the innermost axis, where there is one and it is a constant."""
+    length = _constants(unit).get(unit.extents[-1].number) if unit.extents else None
+    return None if length is None else int(length)
 
 
 def _constants(unit: ir.Unit) -> dict[int, int | float | bool]:
