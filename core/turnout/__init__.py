@@ -139,10 +139,10 @@ def __getattr__(name: str) -> object:
     return getattr(import_module(f".{_MODULES[name]}", __name__), name)
 
 
-def _choose_policies(kernel: Kernel, executable: Executable) -> Any:
+def _choose_policies(kernel: Kernel, executable: Executable, uncounted: Any) -> Any:
     from .policy import automatic
 
-    return automatic(kernel, executable)
+    return automatic(kernel, executable, uncounted)
 
 
 Kernel.choose_policies = _choose_policies  # type: ignore
