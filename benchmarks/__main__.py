@@ -20,7 +20,7 @@ SETTINGS = {
 CACHES = ("TURNOUT_CACHE_DIR", "HAWK_CACHE_DIR", "NUMBA_CACHE_DIR")
 
 RESULTS = Path(__file__).parent / "results"
-GROUPS = ("drag", "launch", "ready", "dispatch", "policies", "kernels", "opencl")
+GROUPS = ("drag", "launch", "ready", "dispatch", "policies", "kernels", "specialised", "opencl")
 
 SECONDS = 2.0
 QUICK_SECONDS = 0.25

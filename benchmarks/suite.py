@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from . import dispatch, drag, kernels, launch, opencl, policies, ready
+from . import dispatch, drag, kernels, launch, opencl, policies, ready, specialised
 from .compare import Row, Target, Verdict, geometric_mean
 from .measure import Budget
 
@@ -49,5 +49,6 @@ GROUPS: dict[str, Group] = {
     dispatch.GROUP: dispatch.measure,
     policies.GROUP: policies.measure,
     KERNELS: measure_kernels,
+    specialised.GROUP: specialised.measure,
     opencl.GROUP: opencl.measure,
 }
