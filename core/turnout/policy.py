@@ -490,7 +490,7 @@ class _Shortcut:
         entry = self._entries[watch.form]
         if entry is None:
             return
-        self._automatic.kernel.put_in_front(entry, self.own)
+        self._automatic.kernel.start_calls_at(entry, self.own)
         self._watch = watch
         watch.calls_left = _CALLS_OF_PYTHON
         self._limit.allow(calls, 1 << (watch.bits - 1), (1 << watch.bits) - 1)
