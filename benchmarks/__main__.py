@@ -12,6 +12,8 @@ import click
 # of threads are told where they are used.
 SETTINGS = {
     "TURNOUT_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
     "NUMBA_NUM_THREADS": "1",
     "NUMEXPR_NUM_THREADS": "1",
     "NUMEXPR_MAX_THREADS": "1",
@@ -20,7 +22,21 @@ SETTINGS = {
 CACHES = ("TURNOUT_CACHE_DIR", "HAWK_CACHE_DIR", "NUMBA_CACHE_DIR")
 
 RESULTS = Path(__file__).parent / "results"
+<<<<<<< HEAD
+GROUPS = (
+    "drag",
+    "launch",
+    "ready",
+    "dispatch",
+    "policies",
+    "operations",
+    "stacks",
+    "kernels",
+    "opencl",
+)
+=======
 GROUPS = ("drag", "launch", "ready", "dispatch", "policies", "kernels", "specialised", "opencl")
+>>>>>>> be8e2e79f3f69970047390a60896a745bef951b7
 
 SECONDS = 2.0
 QUICK_SECONDS = 0.25

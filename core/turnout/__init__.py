@@ -50,6 +50,7 @@ from .threads import num_threads, set_num_threads
 from .version import __version__
 
 if TYPE_CHECKING:
+    from . import ops
     from .costs import dispatch_costs
     from .derive import vjp
     from .perf import PerformanceDispatcher, perf_dispatch
@@ -95,6 +96,7 @@ __all__ = [
     "kernel",
     "math",
     "num_threads",
+    "ops",
     "parallel",
     "perf_dispatch",
     "race",
@@ -128,17 +130,19 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "ops":
+        return import_module(".ops", __name__)
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_MODULES[name]}", __name__), name)
 
 
-def _choose_policies(kernel: Kernel, executable: Executable) -> Any:
+def _choose_policies(kernel: Kernel, executable: Executable, uncounted: Any) -> Any:
     from .policy import automatic
 
-    return automatic(kernel, executable)
+    return automatic(kernel, executable, uncounted)
 
 
 def _watch_sizes(kernel: Kernel, executable: Executable) -> Any:

@@ -138,7 +138,7 @@ class Watched:
         if chosen == THIS_SIZE:
             context = self.executable.context
             self._forms[shapes] = self._spread(variant.on(context.name))
-            self.kernel.put_in_front(variant.executable(context, values), values)
+            self.kernel.put_in_front(variant.found(context, values), values)
 
     def _spread(self, form: Form) -> Form:
         """A form that takes the values of all parameters by position."""

@@ -38,7 +38,7 @@ from .arguments import (
     writability_problems,
 )
 from .backends import checked_spelling, choice_of, resolve
-from .direct import DirectCall, DirectParameter, DirectResult, DirectRun
+from .direct import CallLimit, DirectCall, DirectParameter, DirectResult, DirectRun
 from .errors import (
     KernelError,
     OutOfBoundsError,
@@ -201,17 +201,26 @@ class Kernel:
             executable = self._executables.get(key)
             if executable is None:
                 executable = Executable(self, self.lower(types), types, context, counters)
-                if not counters and executable.has_open_dispatches:
-                    executable = self.choose_policies(executable)
+                if executable.has_open_dispatches:
+                    uncounted = self.found(context, values, samples) if counters else None
+                    executable = self.choose_policies(executable, uncounted)
                 elif not counters and self.specialise_after:
                     executable = self.watch_sizes(executable)
                 self._executables[key] = executable
         return executable
 
-    def choose_policies(self, executable: Executable) -> Any:
+    def found(
+        self, context: DeviceContext, values: Sequence[Any], samples: int | None = None
+    ) -> Any:
+        """What runs calls without counters, made if need be."""
+        key = (context, *type_key(values))
+        return self._executables.get(key) or self._make(context, key, values, samples, ())
+
+    def choose_policies(self, executable: Executable, uncounted: Any) -> Any:
         """What runs the calls for which `executable` was made: `turnout.policy.automatic`.
 
-        It is above in the order of modules, so `turnout` puts it here.
+        It is above in the order of modules, so `turnout` puts it here. `uncounted` is what runs
+        such calls without counters, None where they have none.
         """
         return executable
 
@@ -270,17 +279,21 @@ class Kernel:
             self._entries.append(entry)
             type(self).__call__ = entry  # type: ignore[method-assign]
 
+    def start_calls_at(self, entry: Callable[..., Any], own: Callable[..., Any]) -> None:
+        """Let `entry` take the calls before `own`, on which it falls back.
+
+        Nothing is done where `own` is no longer the newest entry of the kernel.
+        """
+        with self._lock:
+            if self._entries and self._entries[-1] is own:
+                type(self).__call__ = entry  # type: ignore[method-assign]
+
     def replace_entry(self, entry: Callable[..., Any], other: Callable[..., Any]) -> None:
         """Let calls begin at `other`, if they begin at `entry`."""
         with self._lock:
             if self._entries and self._entries[-1] is entry:
                 self._entries[-1] = other
                 type(self).__call__ = other  # type: ignore[method-assign]
-
-    def executable(self, context: DeviceContext, values: Sequence[Any]) -> Executable:
-        """What runs calls with such values on a device; made where it is not there yet."""
-        key = (context, *type_key(values))
-        return self._executables.get(key) or self._make(context, key, values, None, ())
 
     def dispatch_entries(self) -> list[dict[str, Any]]:
         """Describe the dispatches: what a sidecar of the kernel lists.
@@ -308,7 +321,9 @@ class Kernel:
         -------
         Explanation
             As of an operation of `perf_dispatch`: its implementations are the policies, or with
-            ``specialise_after`` the code for any and for these shapes.
+            ``specialise_after`` the code for any and for these shapes. That of policies also has
+            ``mix``, the share of each class by dispatch, as seen in a few samples, and
+            ``estimates_ns``, what is expected of each policy, per sample, where anything is.
 
         Raises
         ------
@@ -318,7 +333,7 @@ class Kernel:
         """
         values = as_arguments(self.__name__, self.signature.parameters, self._bind(args, keywords))
         context = resolve(values, self.device, self)
-        executable: Any = self.executable(context, values)
+        executable = self.found(context, values)
         if isinstance(executable, Executable):
             raise KernelError(
                 f"kernel {self.__name__} has nothing to choose on {context.name}: no dispatch is "
@@ -663,6 +678,11 @@ class Executable:
         self.has_asked_for_entry = False
 
     @property
+    def counters(self) -> tuple[str, ...]:
+        """Names of the counters that a call has."""
+        return tuple(self._counters)
+
+    @property
     def _unit_launches(self) -> list[Launch]:
         """The launches of single units, which native code can take over."""
         from .launches import Launch
@@ -677,7 +697,7 @@ class Executable:
     def _launch(self, step: ir.Run | ir.Split) -> Launch | SplitLaunch:
         from .launches import Launch, SplitLaunch
 
-        options, report = self.kernel.options, self._out_of_bounds
+        options, report = self.kernel.options, self.out_of_bounds
         if isinstance(step, ir.Split):
             return SplitLaunch(step, self._places, self.context, options, report)
         return Launch(step.unit, self._places, self.context, options, report)
@@ -739,10 +759,35 @@ class Executable:
             elif is_host and not (array.flags.c_contiguous and array.flags.writeable):
                 yield f"{what}, contiguous and writable"
 
+    def prepared(self, values: Sequence[Any], samples: int | None) -> list[Any] | None:
+        """The arguments of units up to the number of samples; None where something is wrong."""
+        problems: list[str] = []
+        arguments = list(values)
+        for place, convert in self._scalars:
+            arguments[place] = convert(values[place], problems)
+        count = self._count(values, samples, problems)
+        if problems or not self._are_long_enough(arguments):
+            return None
+        return [*arguments, count]
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Where what units take stands among the arguments, by name."""
+        return self._places
+
     def native_entry(
-        self, values: Sequence[Any], fallback: Callable[..., Any]
+        self,
+        values: Sequence[Any],
+        fallback: Callable[..., Any],
+        *,
+        limit: CallLimit | None = None,
+        is_pinned: bool | None = None,
     ) -> Callable[..., Any] | None:
-        """A callable for calls like the one with `values`; None where there is none."""
+        """A callable for calls like the one with `values`; None where there is none.
+
+        `limit` says which of them it takes, if not all, and `is_pinned` whether they run on this
+        device whatever is in use; by default that is as the kernel is.
+        """
         has_samples = self.kernel.signature.form == "array" or self._planes
         if not (self._launches and has_samples) or self.kernel.debug:
             return None
@@ -753,12 +798,15 @@ class Executable:
         if self.kernel.sizes and self.kernel.sizes.takes_part_of(self._specs):
             return None
         if not self.context.is_host:
-            return self._device_entry(values, fallback)
+            return None if limit else self._device_entry(values, fallback)
         make = self._unit_launches[0].launcher.direct
         if make is None:
             return None
         try:
-            return make(self._direct_call(values, fallback))
+            call = self._direct_call(values, fallback)
+            if is_pinned is not None:
+                call = replace(call, device=choice_of(self.context, is_named=is_pinned))
+            return make(replace(call, limit=limit))
         except TurnoutError:
             raise
         except Exception as error:
@@ -959,7 +1007,8 @@ class Executable:
     def _result(self, returned: list[Any]) -> Any:
         return tuple(returned) if self._returns_tuple else returned[0]
 
-    def _out_of_bounds(self, unit: ir.Unit, violation: IndexViolation) -> OutOfBoundsError:
+    def out_of_bounds(self, unit: ir.Unit, violation: IndexViolation) -> OutOfBoundsError:
+        """The error to raise of an index that a unit of the kernel had."""
         sites = [s for s in ir.statements(unit.body.body) if isinstance(s, ir.Load | ir.Store)]
         site = sites[violation.site]
         file = self.kernel.source.source.file

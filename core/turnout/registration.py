@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .compatibility import Implementation
+from .compatibility import Implementation, PerGeometry
 from .errors import KernelError
 from .identity import check_version
 from .kernel import Kernel
@@ -27,6 +27,8 @@ class Registration:
     tune: Mapping[str, Iterable[Any]] | None
     prune: Callable[..., bool] | None
     version: str | None
+    per_geometry: bool
+    make_ms: float
 
 
 @record
@@ -75,6 +77,8 @@ def implementations(
         check_accepts_arguments(f"{where}: is_compatible", given.is_compatible, signature)
     is_compatible = _compatibility(function, given.is_compatible)
     check_version(given.version)
+    if given.make_ms and not given.per_geometry:
+        raise KernelError(f"{where}: make_ms= is what making takes: give per_geometry=True, too")
     declared = check_mutates(where, given.mutates, signature)
     others = {each.name: each.writes for each in registered}
     found = []
@@ -87,9 +91,17 @@ def implementations(
                 f"{where}: verify={operation.verification.when!r} needs to know what it writes: "
                 "give mutates=, which may be empty"
             )
+        made = PerGeometry(own_function) if given.per_geometry else own_function
         found.append(
             Implementation(
-                own_name, own_function, writes, is_compatible, given.version, is_installed
+                own_name,
+                made,
+                writes,
+                is_compatible,
+                given.version,
+                is_installed,
+                make=own_function if given.per_geometry else None,
+                make_ns=given.make_ms * 1e6,
             )
         )
     return found

@@ -31,7 +31,8 @@ def format_plan(plan: ir.Plan) -> str:
     lines = []
     for step in plan.steps:
         if isinstance(step, ir.Scratch):
-            lines.append(f"scratch {step.name}: {step.dtype}{list(step.shape)}")
+            filled = "" if step.is_filled else " of anything"
+            lines.append(f"scratch {step.name}: {step.dtype}{list(step.shape)}{filled}")
         elif isinstance(step, ir.Split):
             lines.append(f"split {step.run.unit.name} into {len(step.branches)} classes:")
             lines += ["  " + line for part in step.parts for line in format_plan(part).splitlines()]
@@ -50,7 +51,8 @@ def _parameter(parameter: ir.Parameter) -> str:
     axes = f"rank {parameter.rank}"
     if parameter.shape:
         axes = " x ".join("?" if n is None else str(n) for n in parameter.shape)
-    return f"{access} {parameter.name}: {parameter.dtype}[{axes}]"
+    order = ", contiguous" if parameter.is_contiguous else ""
+    return f"{access} {parameter.name}: {parameter.dtype}[{axes}{order}]"
 
 
 def _indented(body: Iterable[ir.Statement]) -> list[str]:
