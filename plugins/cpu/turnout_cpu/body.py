@@ -137,7 +137,7 @@ class Body:
             self.space(properties)
         self.function.write("ret i64 0")
         attributes = f'"prefer-vector-width"="{self.vectors.bits}"'
-        if self.unit.apart:
+        if any(array.shape for array in self.unit.arrays.values()):
             # A few neighbours that are filled with zeros would become one store of another type,
             # which keeps LLVM from making vectors of the loop.
             attributes += ' "no-builtin-memset"'
