@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import DeviceContext, to_numpy
+from ..backends import to_numpy
 from ..errors import CallError
 from . import kernels
 from .compiled import cached
@@ -27,6 +27,7 @@ from .operation import (
     operation,
     place_of,
 )
+from .stacking import is_stack_of, writing
 
 _LARGEST = 32
 """Rows and columns of matrices that are small enough for `compiled`."""
@@ -160,43 +161,7 @@ def _is_compilable(*arrays: Any) -> bool | str:
     sizes = [size for each in present for size in each.shape[-2:]]
     if max(sizes) > _LARGEST:
         return f"matrices of more than {_LARGEST} rows or columns are left to libraries"
-    if not found.is_host and len(present[0].shape) != 3:
-        return "on a device the stack must have one axis in front of the matrices"
-    return True
-
-
-def _as_stack(array: Any) -> Any:
-    """The same matrices with one axis in front; a copy where NumPy cannot view them so."""
-    return array.reshape((math.prod(array.shape[:-2]), *array.shape[-2:]))
-
-
-def _writing(
-    run: Callable[..., None], context: DeviceContext, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> Callable[..., Any]:
-    """Return what calls `run` with stacks, a result of this shape last, and returns the result."""
-    has_one_axis = len(shape) == 3
-
-    def write(arrays: tuple[Any, ...], out: Any) -> Any:
-        stacks = arrays if has_one_axis else tuple(map(_as_stack, arrays))
-        if has_one_axis and _is_writable_in_place(out, dtype, arrays):
-            run(*stacks, out)
-            return out
-        made = empty(context, shape, dtype)
-        run(*stacks, made if has_one_axis else _as_stack(made))
-        if out is None:
-            return made
-        out[...] = made
-        return out
-
-    return write
-
-
-def _is_writable_in_place(out: Any, dtype: np.dtype[Any], arrays: tuple[Any, ...]) -> bool:
-    if out is None or out.dtype != dtype:
-        return False
-    # On a device, where nobody can tell whether memory is common, the kernel refuses that.
-    is_on_host = isinstance(out, np.ndarray)
-    return not (is_on_host and any(np.may_share_memory(out, each) for each in arrays))
+    return is_stack_of(found, present[0], axes=2)
 
 
 @batched_matmul.register(
@@ -216,7 +181,7 @@ def _matmul_compiled(a: Any, b: Any, out: Any) -> Callable[..., Any]:
         context,
         lambda: kernels.batched_matmul(dtype, m, n, k).on(context.name),
     )
-    write = _writing(run, context, shape, dtype)
+    write = writing(run, context, shape, dtype, axes=2)
     return lambda a, b, out: write((a, b), out)
 
 
@@ -244,5 +209,5 @@ def _cholesky_compiled(a: Any, out: Any) -> Callable[..., Any]:
         if to_numpy(failed).any():
             raise np.linalg.LinAlgError(_NOT_POSITIVE)
 
-    write = _writing(run, context, shape, dtype)
+    write = writing(run, context, shape, dtype, axes=2)
     return lambda a, out: write((a,), out)
