@@ -139,10 +139,17 @@ def __getattr__(name: str) -> object:
     return getattr(import_module(f".{_MODULES[name]}", __name__), name)
 
 
-def _choose_policies(kernel: Kernel, executable: Executable) -> Any:
+def _choose_policies(kernel: Kernel, executable: Executable, uncounted: Any) -> Any:
     from .policy import automatic
 
-    return automatic(kernel, executable)
+    return automatic(kernel, executable, uncounted)
+
+
+def _watch_sizes(kernel: Kernel, executable: Executable) -> Any:
+    from .hot_sizes import watched
+
+    return watched(kernel, executable)
 
 
 Kernel.choose_policies = _choose_policies  # type: ignore
+Kernel.watch_sizes = _watch_sizes  # type: ignore

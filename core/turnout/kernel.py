@@ -38,7 +38,7 @@ from .arguments import (
     writability_problems,
 )
 from .backends import checked_spelling, choice_of, resolve
-from .direct import DirectCall, DirectParameter, DirectResult, DirectRun
+from .direct import CallLimit, DirectCall, DirectParameter, DirectResult, DirectRun
 from .errors import (
     KernelError,
     OutOfBoundsError,
@@ -112,6 +112,8 @@ class Kernel:
         What `turnout.resolve_dispatch` has chosen, by dispatch.
     sizes : Sizes or None
         What `specialise` was given.
+    specialise_after : int
+        After how many calls with arrays of the same shapes code for these is tried; 0 for never.
     """
 
     __turnout_kernel__ = True
@@ -129,6 +131,7 @@ class Kernel:
         steps: int = 1,
         chosen_policies: Mapping[str, str] | None = None,
         sizes: Sizes | None = None,
+        specialise_after: int = 0,
     ) -> None:
         self._lines = read_lines(function) if lines is None else lines
         self.__wrapped__ = function
@@ -141,6 +144,7 @@ class Kernel:
         self.debug = debug
         self.signature = parse_signature(function) if signature is None else signature
         self.sizes = sizes
+        self.specialise_after = specialise_after
         self._bind = Binder(self.__name__, self.__signature__, dict(sizes.scalars if sizes else ()))
         self.constants: Mapping[str, Any] = constants or {}
         self.device = device
@@ -197,15 +201,33 @@ class Kernel:
             executable = self._executables.get(key)
             if executable is None:
                 executable = Executable(self, self.lower(types), types, context, counters)
-                if not counters and executable.has_open_dispatches:
-                    executable = self.choose_policies(executable)
+                if executable.has_open_dispatches:
+                    uncounted = self.found(context, values, samples) if counters else None
+                    executable = self.choose_policies(executable, uncounted)
+                elif not counters and self.specialise_after:
+                    executable = self.watch_sizes(executable)
                 self._executables[key] = executable
         return executable
 
-    def choose_policies(self, executable: Executable) -> Any:
+    def found(
+        self, context: DeviceContext, values: Sequence[Any], samples: int | None = None
+    ) -> Any:
+        """What runs calls without counters, made if need be."""
+        key = (context, *type_key(values))
+        return self._executables.get(key) or self._make(context, key, values, samples, ())
+
+    def choose_policies(self, executable: Executable, uncounted: Any) -> Any:
         """What runs the calls for which `executable` was made: `turnout.policy.automatic`.
 
-        It is above in the order of modules, so `turnout` puts it here.
+        It is above in the order of modules, so `turnout` puts it here. `uncounted` is what runs
+        such calls without counters, None where they have none.
+        """
+        return executable
+
+    def watch_sizes(self, executable: Executable) -> Any:
+        """What runs the calls of a kernel with ``specialise_after``: `turnout.hot_sizes.watched`.
+
+        It is above in the order of modules too.
         """
         return executable
 
@@ -236,6 +258,14 @@ class Kernel:
             if executable.has_asked_for_entry:
                 return
             executable.has_asked_for_entry = True
+            self.put_in_front(executable, values)
+
+    def put_in_front(self, executable: Executable, values: Sequence[Any]) -> None:
+        """Let calls that fit the native code of an executable run by it, and not by what was there.
+
+        `values` are those of such a call.
+        """
+        with self._lock:
             if len(self._entries) == _MAXIMUM_ENTRIES:
                 return
             fallback = self._entries[-1] if self._entries else MethodType(Kernel.__call__, self)
@@ -248,6 +278,22 @@ class Kernel:
                 self.__class__ = type(shared.__name__, (shared,), names)
             self._entries.append(entry)
             type(self).__call__ = entry  # type: ignore[method-assign]
+
+    def start_calls_at(self, entry: Callable[..., Any], own: Callable[..., Any]) -> None:
+        """Let `entry` take the calls before `own`, on which it falls back.
+
+        Nothing is done where `own` is no longer the newest entry of the kernel.
+        """
+        with self._lock:
+            if self._entries and self._entries[-1] is own:
+                type(self).__call__ = entry  # type: ignore[method-assign]
+
+    def replace_entry(self, entry: Callable[..., Any], other: Callable[..., Any]) -> None:
+        """Let calls begin at `other`, if they begin at `entry`."""
+        with self._lock:
+            if self._entries and self._entries[-1] is entry:
+                self._entries[-1] = other
+                type(self).__call__ = other  # type: ignore[method-assign]
 
     def dispatch_entries(self) -> list[dict[str, Any]]:
         """Describe the dispatches: what a sidecar of the kernel lists.
@@ -264,7 +310,7 @@ class Kernel:
         return dispatch_entries(self)
 
     def explain(self, *args: Any, **keywords: Any) -> Any:
-        """Explain which policies calls with these arguments run by, and why; runs nothing.
+        """Explain how calls with these arguments run, and why; runs nothing.
 
         Parameters
         ----------
@@ -274,17 +320,20 @@ class Kernel:
         Returns
         -------
         Explanation
-            As of an operation of `perf_dispatch`: its implementations are the policies.
+            As of an operation of `perf_dispatch`: its implementations are the policies, or with
+            ``specialise_after`` the code for any and for these shapes. That of policies also has
+            ``mix``, the share of each class by dispatch, as seen in a few samples, and
+            ``estimates_ns``, what is expected of each policy, per sample, where anything is.
 
         Raises
         ------
         KernelError
-            Where every policy is declared, or only one is possible on the device.
+            Where every policy is declared, only one is possible on the device, or no code is
+            specialised for such calls.
         """
         values = as_arguments(self.__name__, self.signature.parameters, self._bind(args, keywords))
         context = resolve(values, self.device, self)
-        key = (context, *type_key(values))
-        executable = self._executables.get(key) or self._make(context, key, values, None, ())
+        executable = self.found(context, values)
         if isinstance(executable, Executable):
             raise KernelError(
                 f"kernel {self.__name__} has nothing to choose on {context.name}: no dispatch is "
@@ -312,6 +361,8 @@ class Kernel:
         }
         if self.sizes:
             options["sizes"] = self.sizes
+        if self.specialise_after:
+            options["specialise_after"] = self.specialise_after
         return define(self.__wrapped__, self._lines, self._free, self.signature, options)
 
     def with_constants(self, /, **values: Any) -> Kernel:
@@ -434,7 +485,8 @@ class Kernel:
         with self._lock:
             found = self._specialised.pop(asked.key, None)
             if found is None:
-                found = self._varied(sizes=asked)
+                watched = {"specialise_after": 0} if self.specialise_after else {}
+                found = self._varied(sizes=asked, **watched)
                 if len(self._specialised) >= _MAXIMUM_SPECIALISED:
                     del self._specialised[next(iter(self._specialised))]
             self._specialised[asked.key] = found  # the one that was asked for last stays longest
@@ -478,6 +530,7 @@ class Kernel:
             "steps": self.steps,
             "chosen_policies": self.chosen_policies,
             "sizes": self.sizes,
+            "specialise_after": self.specialise_after,
             **changed,
         }
         return Kernel(
@@ -625,6 +678,11 @@ class Executable:
         self.has_asked_for_entry = False
 
     @property
+    def counters(self) -> tuple[str, ...]:
+        """Names of the counters that a call has."""
+        return tuple(self._counters)
+
+    @property
     def _unit_launches(self) -> list[Launch]:
         """The launches of single units, which native code can take over."""
         from .launches import Launch
@@ -639,7 +697,7 @@ class Executable:
     def _launch(self, step: ir.Run | ir.Split) -> Launch | SplitLaunch:
         from .launches import Launch, SplitLaunch
 
-        options, report = self.kernel.options, self._out_of_bounds
+        options, report = self.kernel.options, self.out_of_bounds
         if isinstance(step, ir.Split):
             return SplitLaunch(step, self._places, self.context, options, report)
         return Launch(step.unit, self._places, self.context, options, report)
@@ -701,10 +759,35 @@ class Executable:
             elif is_host and not (array.flags.c_contiguous and array.flags.writeable):
                 yield f"{what}, contiguous and writable"
 
+    def prepared(self, values: Sequence[Any], samples: int | None) -> list[Any] | None:
+        """The arguments of units up to the number of samples; None where something is wrong."""
+        problems: list[str] = []
+        arguments = list(values)
+        for place, convert in self._scalars:
+            arguments[place] = convert(values[place], problems)
+        count = self._count(values, samples, problems)
+        if problems or not self._are_long_enough(arguments):
+            return None
+        return [*arguments, count]
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Where what units take stands among the arguments, by name."""
+        return self._places
+
     def native_entry(
-        self, values: Sequence[Any], fallback: Callable[..., Any]
+        self,
+        values: Sequence[Any],
+        fallback: Callable[..., Any],
+        *,
+        limit: CallLimit | None = None,
+        is_pinned: bool | None = None,
     ) -> Callable[..., Any] | None:
-        """A callable for calls like the one with `values`; None where there is none."""
+        """A callable for calls like the one with `values`; None where there is none.
+
+        `limit` says which of them it takes, if not all, and `is_pinned` whether they run on this
+        device whatever is in use; by default that is as the kernel is.
+        """
         has_samples = self.kernel.signature.form == "array" or self._planes
         if not (self._launches and has_samples) or self.kernel.debug:
             return None
@@ -715,12 +798,15 @@ class Executable:
         if self.kernel.sizes and self.kernel.sizes.takes_part_of(self._specs):
             return None
         if not self.context.is_host:
-            return self._device_entry(values, fallback)
+            return None if limit else self._device_entry(values, fallback)
         make = self._unit_launches[0].launcher.direct
         if make is None:
             return None
         try:
-            return make(self._direct_call(values, fallback))
+            call = self._direct_call(values, fallback)
+            if is_pinned is not None:
+                call = replace(call, device=choice_of(self.context, is_named=is_pinned))
+            return make(replace(call, limit=limit))
         except TurnoutError:
             raise
         except Exception as error:
@@ -921,7 +1007,8 @@ class Executable:
     def _result(self, returned: list[Any]) -> Any:
         return tuple(returned) if self._returns_tuple else returned[0]
 
-    def _out_of_bounds(self, unit: ir.Unit, violation: IndexViolation) -> OutOfBoundsError:
+    def out_of_bounds(self, unit: ir.Unit, violation: IndexViolation) -> OutOfBoundsError:
+        """The error to raise of an index that a unit of the kernel had."""
         sites = [s for s in ir.statements(unit.body.body) if isinstance(s, ir.Load | ir.Store)]
         site = sites[violation.site]
         file = self.kernel.source.source.file
@@ -962,7 +1049,7 @@ def _overlap_pairs(runs: Sequence[ir.Run], places: dict[str, int]) -> dict[tuple
 def kernel(function: Callable[..., Any], /) -> Kernel: ...
 @overload
 def kernel(
-    *, fastmath: bool = False, debug: bool = False, steps: int = 1
+    *, fastmath: bool = False, debug: bool = False, steps: int = 1, specialise_after: int = 0
 ) -> Callable[[Callable[..., Any]], Kernel]: ...
 
 
@@ -973,6 +1060,7 @@ def kernel(
     fastmath: bool = False,
     debug: bool = False,
     steps: int = 1,
+    specialise_after: int = 0,
 ) -> Any:
     """Compile a Python function; use as a decorator, plain or with options.
 
@@ -990,6 +1078,9 @@ def kernel(
     steps : int
         How often a call runs the whole kernel, each time on what the last one has left; calls may
         say otherwise.
+    specialise_after : int
+        After so many calls with arrays of the same shapes, compile the kernel for these shapes too,
+        and use that where it is measured to be faster; for few shapes at most. 0: never.
 
     Returns
     -------
@@ -1016,7 +1107,13 @@ def kernel(
             raise KernelError(f"kernel({name}={option!r}): give True or False")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise KernelError(f"kernel(steps={steps!r}): give a whole number from 1 on")
+    is_whole = isinstance(specialise_after, int) and not isinstance(specialise_after, bool)
+    if not is_whole or specialise_after < 0:
+        raise KernelError(
+            f"kernel(specialise_after={specialise_after!r}): give a whole number of calls, or 0"
+        )
     options: dict[str, Any] = {"fastmath": fastmath, "debug": debug, "steps": steps}
+    options["specialise_after"] = specialise_after
     if function is None:
         return lambda decorated: kernel(decorated, **options)
     operation = getattr(function, "__turnout_registered__", None)

@@ -45,7 +45,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import ir
-from .direct import NO_DEFAULT, DirectCall, DirectParameter, DirectRun
+from .direct import NO_DEFAULT, CallLimit, DirectCall, DirectParameter, DirectRun
 from .errors import BackendError, CallError, CompileError, Unavailable
 from .hooks import (
     Binary,
@@ -88,6 +88,7 @@ __all__ = [
     "BackendError",
     "Binary",
     "CallError",
+    "CallLimit",
     "CompileError",
     "CompileOperation",
     "CompiledOperation",

@@ -159,6 +159,11 @@ class Decided(Generic[C]):
         """How many of the granted calls are left."""
         return 0 if self.granted is None else operator.length_hint(self.calls)
 
+    def spend(self, calls: int) -> None:
+        """Count calls that were made without taking them from `calls`, all at once."""
+        if self.granted is not None:
+            self.calls = iter(range(max(0, self.remaining - calls)))
+
     @property
     def elapsed_ns(self) -> float:
         """What the granted calls that were made took, by the median of the samples."""
@@ -584,6 +589,15 @@ class Tuner(Generic[C]):
             hooks.decided(decision)
 
     # -- without a call
+
+    def standing(self, case: Case[C]) -> Decided[C] | None:
+        """The decision that holds for a case; None where its candidates are to be tried."""
+        with self._lock:
+            decided = self.decided.get(case.key)
+            if decided is None:
+                return None
+            trials = self._trials[decided.decision.geometry]
+            return None if self._is_expired(decided, case, trials) else decided
 
     def tune(
         self,

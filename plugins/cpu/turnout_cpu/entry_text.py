@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.plugin import NO_DEFAULT, DirectCall, DirectParameter, DirectRun, ir
+from turnout.plugin import NO_DEFAULT, CallLimit, DirectCall, DirectParameter, DirectRun, ir
 
 from . import interpreter as layout
 from .body import SLOT_BYTES, slots
@@ -108,6 +108,8 @@ class EntryText:
         thresholds = [self.address(f"threshold {n}", r.launcher.threshold) for n, r in self.runs()]
         for size, threshold in zip(sizes, thresholds, strict=True):
             self.require(self.value(f"icmp sle i64 {size}, {self.shared(threshold)}"))
+        if call.limit is not None:
+            self.count_down(call.limit, arguments)
 
         returned = self.returned(samples, packed)
         self.launch(packed, sizes, thresholds)
@@ -634,6 +636,27 @@ class EntryText:
             self.value(f"icmp sge i128 {total(first)}, {total(end)}") for first, end in reach.ranges
         ]
         return self.any_of((self.all_of(within), *is_empty))
+
+    def count_down(self, limit: CallLimit, arguments: Sequence[_Array | _Scalar]) -> None:
+        """Go on if the limit allows a call of this size, and take one away."""
+        measured, size = arguments[limit.place], "1"
+        assert isinstance(measured, _Array)
+        for extent in measured.extents:
+            size = self.value(f"mul i64 {size}, {extent}")
+        left = self.address("limit left", limit.left)
+        least, most = (
+            self.shared(self.address(f"limit {name}", variable))
+            for name, variable in (("least", limit.least), ("most", limit.most))
+        )
+        count = self.shared(left)
+        conditions = (
+            f"icmp sgt i64 {count}, 0",
+            f"icmp sge i64 {size}, {least}",
+            f"icmp sle i64 {size}, {most}",
+        )
+        self.require(self.all_of(map(self.value, conditions)))
+        less = self.value(f"sub i64 {count}, 1")
+        self.write(f"store atomic i64 {less}, ptr {left} monotonic, align 8")
 
     # -- launches ----------------------------------------------------------------------------------
 
