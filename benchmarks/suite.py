@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+<<<<<<< HEAD
 from . import dispatch, drag, kernels, launch, opencl, operations, policies, ready, stacks
+=======
+from . import dispatch, drag, kernels, launch, opencl, policies, ready, specialised
+>>>>>>> be8e2e79f3f69970047390a60896a745bef951b7
 from .compare import Row, Target, Verdict, geometric_mean
 from .measure import Budget
 
@@ -51,5 +55,6 @@ GROUPS: dict[str, Group] = {
     operations.GROUP: operations.measure,
     stacks.GROUP: stacks.measure,
     KERNELS: measure_kernels,
+    specialised.GROUP: specialised.measure,
     opencl.GROUP: opencl.measure,
 }

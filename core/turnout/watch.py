@@ -49,7 +49,7 @@ class Watch:
     form : str
         Its name.
     call_ns : float
-        What calls took, with all that the program does from one to the next; 0: nobody knows.
+        What a call takes, about; 0: nobody knows.
     calls_left : int
         How many calls it may run.
     """
@@ -62,6 +62,7 @@ class Watch:
         self.calls_left = 0
         self._granted = 0
         self._granted_at_ns = 0
+        self._elapsed_ns = 0.0  # from call to call
         self._decided: Decided[Implementation] | None = None
         self._known: list[Known] = []  # the one that calls have now comes last
         self._since_look: float = math.inf
@@ -111,8 +112,9 @@ class Watch:
         """Let the form that was decided on run this call and more; to decide took `spent_ns`."""
         self._decided = decided
         self.function, self.form = decided.function, decided.candidate.name
-        if not self.call_ns:
-            self.call_ns = median(decided.decision.samples.get(self.form) or (0,))
+        measured_ns = median(decided.decision.samples.get(self.form) or (0,))
+        # Programs do other work from call to call, and a timer makes a short call longer.
+        self.call_ns = min(filter(None, (measured_ns, self._elapsed_ns)), default=0)
         self._calls_per_look = CALLS_PER_LOOK
         if self.call_ns:
             spent_ns = min(spent_ns, _LONGEST_LOOK_NS)
@@ -130,7 +132,7 @@ class Watch:
             self._decided.spend(served)
             self._since_look += served
             self._decided = None
-            self.call_ns = (now_ns - self._granted_at_ns) / served
+            self._elapsed_ns = (now_ns - self._granted_at_ns) / served
         self._granted = self.calls_left = 0
 
 

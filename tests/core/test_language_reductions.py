@@ -285,6 +285,28 @@ def k(a: NDArray[{dtype}, 1], table: NDArray[{dtype}, 2], out: NDArray[{dtype}, 
     assert all(notes(kernel)[line][0] for line in (3, 8, 9))
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (40, 3), (3, 2100)])
+def test_known_shapes_change_no_order(shape, device):
+    @tn.kernel
+    def k(a: Floats2, b: Floats, out: Floats):
+        s, t = 0.0, 1.0
+        for i in range(a.shape[0]):
+            for j in range(a.shape[1]):
+                s += a[i, j]
+        for i in range(b.shape[0]):
+            t = max(t, b[i])
+        out[0], out[1] = s, t
+
+    a, b = np.random.default_rng(3).standard_normal(shape), np.arange(shape[0] * 40.0)
+    results = np.zeros(2), np.zeros(2), np.zeros(2)
+    k(a, b, results[0], device=device)
+    special = k.specialise(a=shape, b=b.shape)
+    special(a, b, results[1], device=device)
+    special(np.repeat(a, 2, 1)[:, ::2], b[::-1], results[2], device=device)
+    assert_same(results[1], results[0])
+    assert_same(results[2], results[0])
+
+
 def test_results_are_of_use_in_later_loops(device):
     def k(a: Floats, out: Floats, power: Param[f64]):
         total = 0.0

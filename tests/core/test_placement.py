@@ -724,6 +724,41 @@ def test_a_segmented_kernel_cannot_be_captured(gpu: types.ModuleType) -> None:
         law(kind, x, out)
 
 
+def test_policies_are_chosen_on_a_device(gpu: types.ModuleType) -> None:
+    @tn.kernel
+    def law(kind: Index, x: Scalar, out: Mutable[Scalar]):
+        out = tn.math.dispatch(kind, [x, 2 * x], policy="auto")
+
+    numbers, n = np.arange(20_000), 20_000
+    halves, first = on(numbers % 2), on((numbers < 100).astype(int))
+    x, out = on(np.ones(n)), on(np.zeros(n))
+    told = law.explain(halves, x, out)
+    assert told.mix["dispatch0"] == pytest.approx((0.5, 0.5), abs=0.02)
+    assert told.estimates_ns == {}
+    for kind, level in ((halves, "00"), (first, "03")):
+        while (told := law.explain(kind, x, out)).chosen is None or told.geometry[1] != level:
+            law(kind, x, out)
+            assert values(out) == (1 + tn.to_numpy(kind)).tolist()
+    # Whatever is in use, nothing that waits is recorded.
+    (automatic,) = law._executables.values()
+    (watch,) = automatic._watches.values()
+    for calls_left in (10, 0):
+        watch.function, watch.calls_left = automatic.forms["segmented"], calls_left
+        gpu.captured.add(0)
+        gpu.log.clear()
+        law(halves, x, out, steps=2)
+        assert [words.split()[0] for words in gpu.log] == ["launch", "launch"]
+        gpu.captured.clear()
+        assert values(out) == (1 + numbers % 2).tolist()
+
+    gpu.log.clear()
+    with pytest.warns(PerformanceWarning):
+        law(numbers % 2, np.ones(n), of_host := np.zeros(n), device="gpu:0")
+    assert of_host.tolist() == (1 + numbers % 2).tolist()
+    assert sum(words.startswith("put") for words in gpu.log) == 3  # they were not looked at
+    assert law.on("gpu:0").explain(numbers % 2, np.ones(n), np.zeros(n)).mix == {}
+
+
 def test_a_capture_in_this_process_is_known(gpu: types.ModuleType) -> None:
     assert not is_capturing()
     on([1.0], "gpu:1")

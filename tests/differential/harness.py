@@ -71,6 +71,14 @@ def kernel(
     return made
 
 
+def in_order(made: tn.Kernel, program: Program) -> tn.Kernel:
+    """A kernel that adds in Python's order: this one, unless some of its loops are reductions."""
+    types: dict[str, Any] = {p.name: getattr(tn, p.kind, p.kind) for p in program.parameters}
+    steps = made.lower({"return": tn.f64, **types}).plan.steps
+    has_reductions = any(isinstance(s, tn.ir.Scratch) and not s.is_filled for s in steps)
+    return kernel(program, loops="tn.serial") if has_reductions else made
+
+
 def written(program: Program, given: Arguments) -> Arguments:
     return {p.name: given[p.name] for p in program.parameters if p.is_output}
 

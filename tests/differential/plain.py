@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from turnout.conformance.reductions import combined
+
 from .kinds import SCALARS
 
 
@@ -208,6 +210,25 @@ MATH = SimpleNamespace(
     nan=np.nan,
 )
 
+
+class Parts:
+    """Collects what a loop adds to a float or multiplies it by, for the order of reductions."""
+
+    def __init__(self, operator: str, kind: _Cast) -> None:
+        self.operator, self.dtype = operator, kind.dtype
+        self.parts: list[tuple[Any, Any]] = []
+
+    def put(self, position: Any, value: Any) -> None:
+        self.parts.append((position, -value if self.operator == "-" else value))
+
+    def joined(self, before: Any, shape: Any) -> Any:
+        operation, identity = (np.multiply, 1.0) if self.operator == "*" else (np.add, -0.0)
+        terms = np.full(shape, identity, self.dtype)
+        for position, value in self.parts:
+            terms[position] = value
+        return operation(before, combined(terms, operation, identity))
+
+
 NAMESPACE: dict[str, Any] = {
     **{name: _Cast(scalar) for name, scalar in SCALARS.items()},
     **dict.fromkeys(
@@ -217,4 +238,5 @@ NAMESPACE: dict[str, Any] = {
     "tm": MATH,
     "tn": SimpleNamespace(func=_identity, serial=_identity, parallel=_identity),
     "POLICY": "switch",
+    "PARTS": Parts,
 }

@@ -41,12 +41,16 @@ class Program:
     source: str = field(repr=False)  # shown as it is by a note
     parameters: tuple[Parameter, ...]
     outputs: tuple[str, ...] = ()
+    in_plain_python: str = field(default="", repr=False)
+    """The source for plain Python, where it is another one."""
 
     def render(self, *, loops: str = "") -> str:
         return self.source.replace("LOOP(", f"{loops}(")
 
     def plain(self) -> str:
         """The source for plain Python; one sample of the per-sample form returns its outputs."""
+        if self.in_plain_python:
+            return self.in_plain_python
         if self.form == "array":
             return self.render()
         return f"{self.source}    return {', '.join(self.outputs)},\n"
@@ -112,6 +116,35 @@ def sample_programs(draw: Draw, features: Features | None = None) -> Program:
     body = [f"def generated({header}):", *("    " + line for line in lines)]
     names = tuple(output.name for output in outputs)
     return Program("sample", _text([*helpers, "@kernel", *body]), tuple(parameters), names)
+
+
+@st.composite
+def reduction_programs(draw: Draw) -> Program:
+    """Kernels of reductions; plain Python collects what floats add, and adds it in their order."""
+    grammar = Grammar(draw, Features(), Scope())
+    parameters = _params(grammar) + _tables(grammar)
+    for role, rank in (("line", 1), ("line", 1), ("grid", 2)):
+        name, kind = f"{role}{len(parameters)}", grammar.pick(STRONG)
+        parameters.append(Parameter(name, role, kind, f"NDArray[{kind}, {rank}]"))  # type: ignore[arg-type]
+        grammar.scope.arrays.append(Array(name, kind, role, rank=rank))
+    parameters.append(Parameter("beside", "line", "f32", "NDArray[f32, 1]", is_output=True))
+    grid = next(p.name for p in parameters if p.role == "grid")
+    lines = ["n = beside.shape[0]", f"rows, columns = {grid}.shape"]
+    for name in ("n", "rows", "columns"):
+        grammar.scope.constants.append(Expression(name, "int", 0, LONGEST))
+    plain = list(lines)
+    for _ in range(grammar.number(1, 2)):
+        form = grammar.pick((_reduced_line, _reduced_line, _reduced_grid))
+        for lines_of_loop, kept in zip(form(grammar, parameters), (lines, plain), strict=True):
+            kept += lines_of_loop
+    header = ", ".join(f"{p.name}: {p.annotation}" for p in parameters)
+    heads = ["@kernel", f"def generated({header}) -> None:"]
+    return Program(
+        "array",
+        _text([*heads, *_indented(lines)]),
+        tuple(parameters),
+        in_plain_python=_text([*heads, *_indented(plain)]),
+    )
 
 
 def _text(lines: Sequence[str]) -> str:
@@ -305,3 +338,95 @@ def _reduction(grammar: Grammar) -> list[str]:
         *_indented(body),
         f"total[{grammar.number(-3, 2)}] = {total.kind}({name})",
     ]
+
+
+# ---- reductions: for the kernel, and for plain Python --------------------------------------------
+
+_Both = tuple[list[str], list[str]]
+
+_REDUCED_LINES = (
+    ("range(n)", ("i", "n - 1 - i", "0", "-1")),
+    ("range(1, n)", ("i", "i - 1")),
+    ("range(n - 2, -1, -1)", ("i", "i + 1")),
+    ("range(0, n - 1, 2)", ("i", "i + 1")),
+)
+
+
+def _reduced_line(grammar: Grammar, parameters: list[Parameter]) -> _Both:
+    header, positions = grammar.pick(_REDUCED_LINES)
+    with grammar.nested(line=list(positions)):
+        grammar.scope.variables["i"] = Expression("i", "int", 0, LONGEST)
+        before, update, finish = _reductions(grammar, parameters, "t", f"len({header})")
+        if header == "range(n)" and not grammar.number(0, 2):
+            for lines in update:
+                lines.insert(0, "beside[i] = i")
+    loops = f"for i in {header}:", f"for t, i in enumerate({header}):"
+    kernel, plain = (
+        [*before[side], loops[side], *_indented(update[side]), *finish[side]] for side in (0, 1)
+    )
+    return kernel, plain
+
+
+def _reduced_grid(grammar: Grammar, parameters: list[Parameter]) -> _Both:
+    row = grammar.pick(("range(rows)", "range(1, rows)", "range(rows - 1, -1, -1)"))
+    column = grammar.pick(("range(columns)", "range(0, columns, 2)"))
+    with grammar.nested():
+        grammar.scope.variables["i"] = Expression("i", "int", 0, LONGEST)
+        kind = grammar.pick(STRONG)
+        known = f"x = {kind}({grammar.leaf(kind)})"
+        grammar.scope.variables["x"] = Expression("x", kind)
+        with grammar.nested(grid=["i, j"]):
+            grammar.scope.variables["j"] = Expression("j", "int", 0, LONGEST)
+            shape = f"(len({row}), len({column}))"
+            before, update, finish = _reductions(grammar, parameters, "(t, u)", shape)
+    loops = (
+        (f"for i in {row}:", f"for j in {column}:"),
+        (f"for t, i in enumerate({row}):", f"for u, j in enumerate({column}):"),
+    )
+    kernel, plain = (
+        [
+            *before[side],
+            loops[side][0],
+            *_indented([known, loops[side][1], *_indented(update[side])]),
+            *finish[side],
+        ]
+        for side in (0, 1)
+    )
+    return kernel, plain
+
+
+def _reductions(
+    grammar: Grammar, parameters: list[Parameter], position: str, shape: str
+) -> tuple[_Both, _Both, _Both]:
+    """What stands before the loop, in it and after it."""
+    before: _Both = [], []
+    update: _Both = [], []
+    finish: _Both = [], []
+    for _ in range(grammar.number(1, 3)):
+        kind, name = grammar.pick(STRONG), grammar.fresh("s")
+        if kind in FLOATS:
+            operator = grammar.pick(("+", "-", "*", "min", "max", "tm.minimum", "tm.maximum"))
+        elif kind in INTEGERS:
+            operator = grammar.pick(("+", "-", "*", "&", "|", "^", "min", "max", "tm.minimum"))
+        else:
+            operator = grammar.pick(("&", "|", "^"))
+        is_collected = kind in FLOATS and operator in "+-*"
+        value = f"{kind}({grammar.value(kind, 2)})"
+        condition = grammar.truth(1) if not grammar.number(0, 2) else ""
+        changed = f"{name} = {name} {operator} {value}"
+        if operator not in "+-*&|^":
+            changed = f"{name} = {operator}({name}, {value})"
+        collected = f"{name}_parts.put({position}, {value})" if is_collected else changed
+        for lines, statement in zip(update, (changed, collected), strict=True):
+            lines += [f"if {condition}:", f"    {statement}"] if condition else [statement]
+        start = f"{name} = {kind}({grammar.literal(kind)})"
+        out = f"out_{name}"
+        parameters.append(Parameter(out, "total", kind, f"NDArray[{kind}, 1]", is_output=True))
+        for lines in before:
+            lines.append(start)
+        if is_collected:
+            before[1].append(f"{name}_parts = PARTS({operator!r}, {kind})")
+            finish[1].append(f"{name} = {name}_parts.joined({name}, {shape})")
+        for lines in finish:
+            lines.append(f"{out}[0] = {name}")
+    return before, update, finish

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from email.message import Message
 from email.parser import Parser
@@ -90,4 +91,7 @@ def test_the_entry_points(wheels: Path) -> None:
     assert "[turnout.backends]\nreference = turnout.reference" in core
     for name in ("cpu", "cuda", "opencl"):
         plugin = read(wheels, f"turnout_{name}", ".dist-info/entry_points.txt")
-        assert plugin == f"[turnout.backends]\n{name} = turnout_{name}\n"
+        backends, _, implementations = plugin.partition("\n[turnout.implementations]\n")
+        assert backends == f"[turnout.backends]\n{name} = turnout_{name}\n"
+        for line in implementations.splitlines():
+            assert re.fullmatch(rf"turnout\.ops\.\w+ = turnout_{name}\.\w+:\w+", line)

@@ -136,10 +136,12 @@ class Body:
         with self.independent(self.unit.body if self.unit.extents else None) as properties:
             self.space(properties)
         self.function.write("ret i64 0")
-        header = (
-            f"define internal i64 @{self.name}{SIGNATURE} "
-            f'"prefer-vector-width"="{self.vectors.bits}" {{'
-        )
+        attributes = f'"prefer-vector-width"="{self.vectors.bits}"'
+        if self.unit.apart:
+            # A few neighbours that are filled with zeros would become one store of another type,
+            # which keeps LLVM from making vectors of the loop.
+            attributes += ' "no-builtin-memset"'
+        header = f"define internal i64 @{self.name}{SIGNATURE} {attributes} {{"
         return "\n".join([header, "entry:", *self.allocations, *self.function.lines, "}"])
 
     def parameter(self, parameter: ir.Parameter) -> None:

@@ -50,7 +50,7 @@ def explicit_lanes(unit: ir.Unit, vectors: Vectors, options: Options) -> int | N
         return None
     forms = Forms(unit)
     lanes = 2 * vectors.bits // _widest_bits(unit, forms)
-    length = constant_length(unit)
+    length = constant_length(unit) if len(unit.extents) > 1 else None
     if length is not None and length % lanes:
         return None
     if length is not None and length % (2 * lanes) == 0:

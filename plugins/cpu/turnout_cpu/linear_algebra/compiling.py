@@ -33,13 +33,13 @@ from .inner_products import (
 from .large_matmul import NAME as LARGE_MATMUL
 from .large_matmul import Tiling, large_matmul_text, split, tile_count, tiling
 from .machine import host, second_level_cache_bytes
+from .small_matmul import LARGEST_STEPS, is_small, small_matmul_text
 from .small_matmul import NAME as SMALL_MATMUL
-from .small_matmul import is_small, small_matmul_text
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Otherwise = Callable[..., Any]
 
-_RELEASING_STEPS = 500_000
+_RELEASING_STEPS = LARGEST_STEPS
 """Multiplications from which on a call releases the interpreter lock; they take some 10 us."""
 
 _THREAD_STEPS = 8_000_000

@@ -14,10 +14,14 @@ NAME = "small_matmul"
 LARGEST_BYTES = 32 * 1024
 """Of each operand: both of them stay in the first or second level cache, in any order."""
 
+LARGEST_STEPS = 500_000
+"""Multiplications; they are too few to release the interpreter lock for, or for threads."""
+
 
 def is_small(m: int, n: int, k: int, itemsize: int) -> bool:
     """Whether a product is best written as one piece."""
-    return k <= DEPTH and m * k * itemsize <= LARGEST_BYTES and n * k * itemsize <= LARGEST_BYTES
+    largest = LARGEST_BYTES // itemsize
+    return k <= DEPTH and max(m, n) * k <= largest and m * n * k <= LARGEST_STEPS
 
 
 def small_matmul_text(m: int, n: int, k: int, dtype: ir.DType, machine: Machine) -> str:
