@@ -22,7 +22,6 @@ SETTINGS = {
 CACHES = ("TURNOUT_CACHE_DIR", "HAWK_CACHE_DIR", "NUMBA_CACHE_DIR")
 
 RESULTS = Path(__file__).parent / "results"
-<<<<<<< HEAD
 GROUPS = (
     "drag",
     "launch",
@@ -32,11 +31,9 @@ GROUPS = (
     "operations",
     "stacks",
     "kernels",
+    "specialised",
     "opencl",
 )
-=======
-GROUPS = ("drag", "launch", "ready", "dispatch", "policies", "kernels", "specialised", "opencl")
->>>>>>> be8e2e79f3f69970047390a60896a745bef951b7
 
 SECONDS = 2.0
 QUICK_SECONDS = 0.25

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-<<<<<<< HEAD
-from . import dispatch, drag, kernels, launch, opencl, operations, policies, ready, stacks
-=======
-from . import dispatch, drag, kernels, launch, opencl, policies, ready, specialised
->>>>>>> be8e2e79f3f69970047390a60896a745bef951b7
+from . import (
+    dispatch,
+    drag,
+    kernels,
+    launch,
+    opencl,
+    operations,
+    policies,
+    ready,
+    specialised,
+    stacks,
+)
 from .compare import Row, Target, Verdict, geometric_mean
 from .measure import Budget
 
