@@ -32,6 +32,9 @@ from .stacking import is_stack_of, writing
 _LARGEST = 32
 """Rows and columns of matrices that are small enough for `compiled`."""
 
+_LARGEST_WRITTEN_OUT = 8
+"""Beyond this, compiling takes the longer, the more is written out, and gains little."""
+
 _COMPILING_MS = 100.0
 _NOT_POSITIVE = "Matrix is not positive definite"
 
@@ -190,18 +193,42 @@ def _matmul_compiled(a: Any, b: Any, out: Any) -> Callable[..., Any]:
     per_geometry=True,
     make_ms=_COMPILING_MS,
     is_compatible=lambda a, out: _is_compilable(a),
-    version="1",
+    version="2",
 )
 def _cholesky_compiled(a: Any, out: Any) -> Callable[..., Any]:
+    return _cholesky(a, is_written_out=False)
+
+
+def _is_small(a: Any, out: Any) -> bool | str:
+    if a.shape[-1] > _LARGEST_WRITTEN_OUT:
+        return f"loops over more than {_LARGEST_WRITTEN_OUT} rows are not written out"
+    return _is_compilable(a)
+
+
+@batched_cholesky.register(
+    name="compiled_written_out",
+    per_geometry=True,
+    make_ms=_COMPILING_MS,
+    is_compatible=_is_small,
+    version="1",
+)
+def _cholesky_written_out(a: Any, out: Any) -> Callable[..., Any]:
+    # Faster while the matrices are in a cache; then slower than loops, which read them in order.
+    return _cholesky(a, is_written_out=True)
+
+
+def _cholesky(a: Any, is_written_out: bool) -> Callable[..., Any]:
     context, dtype, shape = place_of(a), dtype_of(a), tuple(a.shape)
     n, count = shape[-1], math.prod(shape[:-2])
-    kernel = cached(
-        "batched_cholesky",
-        (n,),
-        dtype,
-        context,
-        lambda: kernels.batched_cholesky(dtype, n).on(context.name),
-    )
+
+    def make() -> Callable[..., Any]:
+        kernel = kernels.batched_cholesky(dtype, n)
+        if is_written_out:
+            kernel = kernel.specialise(a=(None, n, n), out=(None, n, n))
+        return kernel.on(context.name)
+
+    name = "batched_cholesky written out" if is_written_out else "batched_cholesky"
+    kernel = cached(name, (n,), dtype, context, make)
 
     def run(a: Any, out: Any) -> None:
         failed = empty(context, (count,), np.dtype(np.int32))
