@@ -100,3 +100,20 @@ def test_host_arrays_stay_on_the_host() -> None:
         explained = str(tn.ops.matmul.explain(np.eye(2), np.eye(2)))
         assert "the arrays are on the host, and opencl:0 has a memory of its own" in explained
         assert np.array_equal(tn.ops.matmul(np.eye(2), np.eye(2)), np.eye(2))
+
+
+@pytest.mark.parametrize("shape", [(33,), (4, 33), (2, 3, 33)])
+def test_operations_along_the_last_axis(put: Put, shape: tuple[int, ...]) -> None:
+    random = np.random.default_rng(2)
+    a, w = random.standard_normal(shape), random.standard_normal(5)
+    exponentials = np.exp(a - a.max(axis=-1, keepdims=True))
+    expected = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    assert np.allclose(tn.to_numpy(tn.ops.softmax(put(a))), expected)
+    out = put(np.zeros(shape))
+    assert tn.ops.softmax(put(a), out) is out
+    assert np.allclose(tn.to_numpy(out), expected)
+    root = np.sqrt(a.var(axis=-1, keepdims=True) + 1e-5)
+    normal = (a - a.mean(axis=-1, keepdims=True)) / root
+    assert np.allclose(tn.to_numpy(tn.ops.layernorm(put(a))), normal)
+    windows = np.lib.stride_tricks.sliding_window_view(a, 5, axis=-1)
+    assert np.allclose(tn.to_numpy(tn.ops.conv1d(put(a), put(w))), windows @ w)

@@ -1,9 +1,9 @@
 """Operations of linear algebra, each raced among several implementations.
 
-`dot`, `gemv` and `matmul`, and `batched_matmul` and `batched_cholesky` of many small matrices,
-follow NumPy. Other packages register implementations of their own by
-the operation's name, for example ``turnout.ops.matmul``, in the entry-point group
-``turnout.implementations``.
+Products are `dot`, `gemv` and `matmul`; `batched_matmul` and `batched_cholesky` take stacks of
+small matrices; `softmax`, `layernorm` and `conv1d` go along the last axis. Other packages register
+implementations of their own by an operation's name, for example ``turnout.ops.matmul``, in the
+entry-point group ``turnout.implementations``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .compiled import (
     compile_matmul,
 )
 from .linear_algebra import dot, gemv, matmul
+from .rows import conv1d, layernorm, softmax
 
 __all__ = [
     "CacheInfo",
@@ -28,7 +29,10 @@ __all__ = [
     "compile_dot",
     "compile_gemv",
     "compile_matmul",
+    "conv1d",
     "dot",
     "gemv",
+    "layernorm",
     "matmul",
+    "softmax",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import DeviceContext, to_numpy
+from ..backends import to_numpy
 from ..errors import CallError
 from . import kernels
 from .compiled import cached
@@ -27,9 +27,13 @@ from .operation import (
     operation,
     place_of,
 )
+from .stacking import is_stack_of, writing
 
 _LARGEST = 32
 """Rows and columns of matrices that are small enough for `compiled`."""
+
+_LARGEST_WRITTEN_OUT = 8
+"""Beyond this, compiling takes the longer, the more is written out, and gains little."""
 
 _COMPILING_MS = 100.0
 _NOT_POSITIVE = "Matrix is not positive definite"
@@ -160,43 +164,7 @@ def _is_compilable(*arrays: Any) -> bool | str:
     sizes = [size for each in present for size in each.shape[-2:]]
     if max(sizes) > _LARGEST:
         return f"matrices of more than {_LARGEST} rows or columns are left to libraries"
-    if not found.is_host and len(present[0].shape) != 3:
-        return "on a device the stack must have one axis in front of the matrices"
-    return True
-
-
-def _as_stack(array: Any) -> Any:
-    """The same matrices with one axis in front; a copy where NumPy cannot view them so."""
-    return array.reshape((math.prod(array.shape[:-2]), *array.shape[-2:]))
-
-
-def _writing(
-    run: Callable[..., None], context: DeviceContext, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> Callable[..., Any]:
-    """Return what calls `run` with stacks, a result of this shape last, and returns the result."""
-    has_one_axis = len(shape) == 3
-
-    def write(arrays: tuple[Any, ...], out: Any) -> Any:
-        stacks = arrays if has_one_axis else tuple(map(_as_stack, arrays))
-        if has_one_axis and _is_writable_in_place(out, dtype, arrays):
-            run(*stacks, out)
-            return out
-        made = empty(context, shape, dtype)
-        run(*stacks, made if has_one_axis else _as_stack(made))
-        if out is None:
-            return made
-        out[...] = made
-        return out
-
-    return write
-
-
-def _is_writable_in_place(out: Any, dtype: np.dtype[Any], arrays: tuple[Any, ...]) -> bool:
-    if out is None or out.dtype != dtype:
-        return False
-    # On a device, where nobody can tell whether memory is common, the kernel refuses that.
-    is_on_host = isinstance(out, np.ndarray)
-    return not (is_on_host and any(np.may_share_memory(out, each) for each in arrays))
+    return is_stack_of(found, present[0], axes=2)
 
 
 @batched_matmul.register(
@@ -216,7 +184,7 @@ def _matmul_compiled(a: Any, b: Any, out: Any) -> Callable[..., Any]:
         context,
         lambda: kernels.batched_matmul(dtype, m, n, k).on(context.name),
     )
-    write = _writing(run, context, shape, dtype)
+    write = writing(run, context, shape, dtype, axes=2)
     return lambda a, b, out: write((a, b), out)
 
 
@@ -225,18 +193,42 @@ def _matmul_compiled(a: Any, b: Any, out: Any) -> Callable[..., Any]:
     per_geometry=True,
     make_ms=_COMPILING_MS,
     is_compatible=lambda a, out: _is_compilable(a),
-    version="1",
+    version="2",
 )
 def _cholesky_compiled(a: Any, out: Any) -> Callable[..., Any]:
+    return _cholesky(a, is_written_out=False)
+
+
+def _is_small(a: Any, out: Any) -> bool | str:
+    if a.shape[-1] > _LARGEST_WRITTEN_OUT:
+        return f"loops over more than {_LARGEST_WRITTEN_OUT} rows are not written out"
+    return _is_compilable(a)
+
+
+@batched_cholesky.register(
+    name="compiled_written_out",
+    per_geometry=True,
+    make_ms=_COMPILING_MS,
+    is_compatible=_is_small,
+    version="1",
+)
+def _cholesky_written_out(a: Any, out: Any) -> Callable[..., Any]:
+    # Faster while the matrices are in a cache; then slower than loops, which read them in order.
+    return _cholesky(a, is_written_out=True)
+
+
+def _cholesky(a: Any, is_written_out: bool) -> Callable[..., Any]:
     context, dtype, shape = place_of(a), dtype_of(a), tuple(a.shape)
     n, count = shape[-1], math.prod(shape[:-2])
-    kernel = cached(
-        "batched_cholesky",
-        (n,),
-        dtype,
-        context,
-        lambda: kernels.batched_cholesky(dtype, n).on(context.name),
-    )
+
+    def make() -> Callable[..., Any]:
+        kernel = kernels.batched_cholesky(dtype, n)
+        if is_written_out:
+            kernel = kernel.specialise(a=(None, n, n), out=(None, n, n))
+        return kernel.on(context.name)
+
+    name = "batched_cholesky written out" if is_written_out else "batched_cholesky"
+    kernel = cached(name, (n,), dtype, context, make)
 
     def run(a: Any, out: Any) -> None:
         failed = empty(context, (count,), np.dtype(np.int32))
@@ -244,5 +236,5 @@ def _cholesky_compiled(a: Any, out: Any) -> Callable[..., Any]:
         if to_numpy(failed).any():
             raise np.linalg.LinAlgError(_NOT_POSITIVE)
 
-    write = _writing(run, context, shape, dtype)
+    write = writing(run, context, shape, dtype, axes=2)
     return lambda a, out: write((a,), out)

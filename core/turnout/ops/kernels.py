@@ -89,10 +89,6 @@ def batched_matmul(dtype: np.dtype, m: int, n: int, k: int) -> Kernel:
     return batched_matmul
 
 
-_WRITTEN_OUT = 8
-"""Up to this size all loops over a matrix are written out; above it compiling would take long."""
-
-
 def batched_cholesky(dtype: np.dtype, n: int) -> Kernel:
     """Return the kernel ``batched_cholesky(a, out, failed)`` for stacks of (n, n) matrices.
 
@@ -127,6 +123,4 @@ def batched_cholesky(dtype: np.dtype, n: int) -> Kernel:
                     out[s, i, j] = factor[i * n + j]
             failed[s] = has_failed
 
-    if n > _WRITTEN_OUT:
-        return batched_cholesky
-    return batched_cholesky.specialise(a=(None, n, n), out=(None, n, n))
+    return batched_cholesky
