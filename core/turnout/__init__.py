@@ -22,6 +22,7 @@ from .backends import (
 )
 from .errors import (
     BackendError,
+    BundleError,
     CacheWarning,
     CallError,
     CompileError,
@@ -50,6 +51,8 @@ from .threads import num_threads, set_num_threads
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .bundle import Bundle, build
+    from .bundle_loading import load, run
     from .costs import dispatch_costs
     from .derive import vjp
     from .perf import PerformanceDispatcher, perf_dispatch
@@ -59,6 +62,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendError",
+    "Bundle",
+    "BundleError",
     "CacheWarning",
     "CallError",
     "CompileError",
@@ -82,6 +87,7 @@ __all__ = [
     "array",
     "backends",
     "bool_",
+    "build",
     "devices",
     "dispatch_costs",
     "dispatch_units",
@@ -93,12 +99,14 @@ __all__ = [
     "i32",
     "i64",
     "kernel",
+    "load",
     "math",
     "num_threads",
     "parallel",
     "perf_dispatch",
     "race",
     "resolve_dispatch",
+    "run",
     "serial",
     "set_default_device",
     "set_num_threads",
@@ -114,6 +122,10 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Bundle": "bundle",
+    "build": "bundle",
+    "load": "bundle_loading",
+    "run": "bundle_loading",
     "PerformanceDispatcher": "perf",
     "perf_dispatch": "perf",
     "race": "racing",

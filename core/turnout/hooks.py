@@ -97,15 +97,20 @@ class Options:
         ``"text:<stage>"`` (``"text:assembly"``), and what became of the loop at a source line under
         ``"loop:<line>"``, of the innermost loop over the iteration space under ``"loop:space"``;
         for a loop that runs several iterations in one vector the words contain how many, as
-        ``"8 lanes"``. Never set for code that is only run.
+        ``"8 lanes"``. The code must be the same with it as without.
+    standalone : bool
+        The binary goes into a bundle: running it on a device of the target must compile nothing,
+        so a backend adds what it would otherwise compile when it is first needed.
     """
 
     level: int = 3
     debug: bool = False
     keep_text: bool = False
+    standalone: bool = False
 
     def __str__(self) -> str:
-        return f"level={self.level} debug={self.debug} keep_text={self.keep_text}"
+        kept = f"keep_text={self.keep_text} standalone={self.standalone}"
+        return f"level={self.level} debug={self.debug} {kept}"
 
 
 @record

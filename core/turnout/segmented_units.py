@@ -123,16 +123,23 @@ class DispatchUnit(Kernel):
         The whole kernel.
     number : int or None
         Whose samples it runs; None for the one that finds out the classes.
+    classes : int
+        How many classes there are.
+    prefix : str
+        What its own parameters are called after.
+    is_guarded : bool
+        Whether it looks at the class of each sample again.
     """
 
     def __init__(self, primal: Kernel, number: int | None, device: str | None = None) -> None:
         self.primal = primal
         self.number = number
         _, lowered = possible_lowering(primal)
-        self._is_guarded = number is not None and not _is_static(primal, lowered)
+        self.is_guarded = number is not None and not _is_static(primal, lowered)
         needed = {p.name for p in self._whole(lowered).parameters}
         own = tuple(spec for spec in primal.signature.parameters if spec.name in needed)
-        self._prefix = "_".join(_split(primal, lowered).groups)
+        parts = _split(primal, lowered)
+        self.classes, self.prefix = parts.classes, "_".join(parts.groups)
         super().__init__(
             _prototype(primal, self._suffix, (*own, *self._extra_specs())),
             fastmath=primal.fastmath,
@@ -151,17 +158,17 @@ class DispatchUnit(Kernel):
         def plane(name: str, dtype: ir.DType) -> ParameterSpec:
             shown = f"Mutable[Scalar[{dtype}]]"
             return ParameterSpec(
-                f"{self._prefix}_{name}", "plane", dtype, 1, is_output=True, annotation=shown
+                f"{self.prefix}_{name}", "plane", dtype, 1, is_output=True, annotation=shown
             )
 
         def table(name: str) -> ParameterSpec:
             return ParameterSpec(
-                f"{self._prefix}_{name}", "array", i64, 1, annotation="NDArray[i64, 1]"
+                f"{self.prefix}_{name}", "array", i64, 1, annotation="NDArray[i64, 1]"
             )
 
         if self.number is None:
             return (plane("class", i64),)
-        stale = (plane("class", i64), plane("stale", ir.bool_)) if self._is_guarded else ()
+        stale = (plane("class", i64), plane("stale", ir.bool_)) if self.is_guarded else ()
         return (*stale, table("offsets"), table("order"))
 
     @property
@@ -213,16 +220,16 @@ class DispatchUnit(Kernel):
         parts = _split(self.primal, lowered)
         if self.number is None:
             return parts.classify
-        return (parts.guarded if self._is_guarded else parts.branches)[self.number]
+        return (parts.guarded if self.is_guarded else parts.branches)[self.number]
 
     def _part(self, lowered: LoweredKernel) -> LoweredKernel:
         (run,) = lowered.plan.runs
         parts = _split(self.primal, lowered)
         names = ExtraNames.without(p.name for p in run.unit.parameters)
-        classes, stale = f"{self._prefix}_class", f"{self._prefix}_stale"
+        classes, stale = f"{self.prefix}_class", f"{self.prefix}_stale"
         if self.number is None:
             units = [_with_wide_classes(parts.classify, names.classes, classes)]
-        elif not self._is_guarded:
+        elif not self.is_guarded:
             units = [self._over_offsets(parts.branches[self.number], names)]
         else:
             look = over_a_list(parts.classify, f"{self.__name__}__look", names)
@@ -241,7 +248,7 @@ class DispatchUnit(Kernel):
 
     def _over_offsets(self, unit: ir.Unit, names: ExtraNames) -> ir.Unit:
         assert self.number is not None
-        order, offsets = f"{self._prefix}_order", f"{self._prefix}_offsets"
+        order, offsets = f"{self.prefix}_order", f"{self.prefix}_offsets"
         return _over_offsets(unit, names, self.number, order, offsets)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
