@@ -336,6 +336,11 @@ class LoadedKernel(Kernel):
         """Describe the dispatches, as the sidecar of the kernel does."""
         return self._program.entries
 
+    def default_types(self, width: DType = ir.f64) -> Types:
+        """Types that it was built for, of this width where there are such."""
+        variants = self._program.variants
+        return next((v for v in variants if v.types["return"] is width), variants[0]).types
+
     def lower(self, types: Types) -> LoweredKernel:
         """The plan for types of its parameters, out of the bundle.
 

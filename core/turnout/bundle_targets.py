@@ -40,9 +40,10 @@ def find_target(name: object) -> tuple[Target, Backend]:
             f"'cpu', 'cpu:x86-64-v3' or 'cuda:sm_90'. {_installed()}"
         )
     backend_name, _, wanted = name.partition(":")
-    if backend_name not in backends():
-        raise BundleError(f"target {name!r}: there is no such backend. {_installed()}")
-    found = backend(backend_name)
+    try:
+        found = backend(backend_name)
+    except Unavailable as error:
+        raise BundleError(f"target {name!r}: {error}") from None
     device = _first_device(backend_name)
     if not wanted:
         unknown = Target(backend_name, "", _CAPABILITIES)

@@ -775,9 +775,9 @@ class Executable:
         counted = [memory.put(c) if isinstance(c, np.ndarray) else c for c in counters]
         arguments += [*results, *counted]
         self._run(arguments, steps)
-        for there, counter in zip(counted, counters, strict=True):
-            if there is not counter:
-                self._copy_back(there, counter)
+        for moved, counter in zip(counted, counters, strict=True):
+            if moved is not counter:
+                self._copy_back(moved, counter)
         for place in self._written:
             if place in copied:
                 self._copy_back(there[place], copied[place])
