@@ -111,11 +111,12 @@ def _save(output: Path, results: dict, described: dict) -> None:
     path = report.write(output, machine.file_name(described), results, described)
     click.echo(f"Written: {path}")
     try:
-        plot.draw(path.with_suffix(".svg"), results)
+        is_drawn = plot.draw(path.with_suffix(".svg"), results)
     except ImportError:
         click.echo("No plot: it needs matplotlib; python -m pip install matplotlib")
         return
-    click.echo(f"Written: {path.with_suffix('.svg')}")
+    if is_drawn:
+        click.echo(f"Written: {path.with_suffix('.svg')}")
 
 
 @main.command()

@@ -13,8 +13,16 @@ SHOWN_BESIDE = ("Numba", "Numba fastmath", "NumPy", "NumExpr")
 CURVES = (SUBJECT, "Numba", "NumPy", "NumExpr", "quadrants", "hawk")
 
 
-def draw(path: Path, groups: dict[str, list[Row]]) -> None:
-    """Write one picture with what was measured of both figures; an SVG or PNG by its suffix."""
+def draw(path: Path, groups: dict[str, list[Row]]) -> bool:
+    """Write one picture with what was measured of both figures; an SVG or PNG by its suffix.
+
+    Returns
+    -------
+    bool
+        Whether there was anything to draw.
+    """
+    if not {suite.KERNELS, drag.GROUP} & groups.keys():
+        return False
     import matplotlib
 
     matplotlib.use("agg")
@@ -25,6 +33,7 @@ def draw(path: Path, groups: dict[str, list[Row]]) -> None:
     _drag(right, [row for row in groups.get(drag.GROUP, []) if row.case == "drag"])
     figure.savefig(path)
     pyplot.close(figure)
+    return True
 
 
 def _kernels(axes: Any, rows: Sequence[Row]) -> None:

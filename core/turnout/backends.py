@@ -18,7 +18,6 @@ import inspect
 import os
 import re
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -35,6 +34,7 @@ from .errors import (
     PerformanceWarning,
     PlacementError,
     Unavailable,
+    warn_the_caller,
 )
 from .hooks import Device, Timer
 from .loading import Backend, DeviceContext
@@ -702,10 +702,9 @@ def _find_default() -> DeviceContext:
         chosen = _state.default or context
         _state.choose(chosen)
     if is_first and failures:
-        warnings.warn(
+        warn_the_caller(
             f"calls run on {str(context.device)!r}, which is slower: {'; '.join(failures)}",
             PerformanceWarning,
-            stacklevel=3,
         )
     return chosen
 

@@ -23,19 +23,18 @@ from .bundle_files import FORMAT, MANIFEST, json_bytes, read_folder, write_folde
 from .bundle_loading import LoadedKernel, Program, Variant, load, run, write_program
 from .bundle_sidecars import sidecar, structural_digest
 from .bundle_targets import find_target
-from .compilation import lower_plan
+from .defaults import HostMemory
 from .discovery import core_version
 from .errors import BundleError, KernelError, Unavailable
-from .hooks import Options
+from .hooks import Device
 from .ir import DTYPE_BY_NAME, DType, f64
 from .kernel import MIX_SUFFIX, Kernel
 from .lang import LoweredKernel, Weak
 from .lang.annotations import as_dtype
-from .launches import sorting_units
-from .lower import plan_dispatches, with_policies
+from .loading import DeviceContext
+from .lower import plan_dispatches
 from .policy import tried_policies
 from .records import record
-from .segmentation import counted
 from .segmented_units import dispatch_units
 
 
@@ -403,50 +402,42 @@ def _refuse_equal_folders(codes: Sequence[NewCode]) -> None:
 
 
 def _compile(built: _Built, code: NewCode) -> None:
-    """Add the code of all units that calls can need, and what repeated calls go through."""
-    options = built.kernel.options
-    for variant in built.program.variants:
-        for number, plan in enumerate(_possible_plans(variant.lowered.plan)):
-            lowered = lower_plan(plan, code.backend, code.target)
-            for unit in lowered.units:
-                # People read what the kernel is, not the forms that it may take.
-                code.compile(unit, options, with_texts=number == 0)
-            for step in lowered.steps:
-                if isinstance(step, ir.Split):
-                    for unit in sorting_units(len(step.branches)):
-                        code.compile(unit, Options())
-    _add_entries(built, code)
-
-
-def _possible_plans(plan: ir.Plan) -> Iterator[ir.Plan]:
-    """The plan as it is, in the forms that "auto" dispatches may choose, and counted."""
-    yield plan
-    for policies in tried_policies(plan):
-        yield with_policies(plan, policies)
-    names = sorted({group.name for group in plan_dispatches(plan)})
-    if names:
-        yield counted(plan, {name: f"{name}{MIX_SUFFIX}" for name in names})
-
-
-def _add_entries(built: _Built, code: NewCode) -> None:
-    """Let the backend make what repeated calls with NumPy arrays go through, if it can here."""
-    try:
-        context = resolve((), code.backend.name)
-    except Unavailable:
-        return
-    if not context.is_host:
-        return
+    """Make everything that runs calls of a kernel; `code` compiles what that asks for."""
+    context = _context(code)
     loaded = LoadedKernel(built.program, (code,), Path())
-    try:
-        loaded.code_for(context)
-    except BundleError:
-        return  # for a processor that has more than this one
     for variant in built.program.variants:
         plan = variant.lowered.plan
-        for policies in [{}, *tried_policies(plan)]:
-            form = loaded._varied(chosen_policies={**loaded.chosen_policies, **policies})
+        counters = sorted({f"{group.name}{MIX_SUFFIX}" for group in plan_dispatches(plan)})
+        for number, policies in enumerate([{}, *tried_policies(plan)]):
+            # People read what the kernel is, not the forms that it may take.
+            code.with_texts = number == 0
+            form = loaded._varied(chosen_policies=policies)
+            form.use_code(code, context)
             executable = form._executable(variant.types, context, ())
+            code.with_texts = False
             executable.native_entry(_typical_values(built, variant), form)
+            if counters:
+                form._executable(variant.types, context, tuple(counters))
+
+
+def _context(code: NewCode) -> DeviceContext:
+    """The device of a backend, or one that stands for it where it has none."""
+    try:
+        return resolve((), code.backend.name)
+    except Unavailable:
+        return DeviceContext(
+            device=Device(0, "not here", code.target),
+            backend=code.backend,
+            sync=lambda: None,
+            timer=lambda work: 0,
+            memory=HostMemory(),
+            is_host=False,
+            name=f"{code.backend.name}:0",
+            zeros=np.zeros,
+            interface=None,
+            bounds=None,
+            is_capturing=lambda: False,
+        )
 
 
 def _typical_values(built: _Built, variant: Variant) -> list[Any]:

@@ -16,7 +16,7 @@ from .bundle_codec import TARGET
 from .bundle_files import Folder
 from .compilation import compile_unit, load_binary
 from .digests import sha256
-from .errors import BundleError
+from .errors import BundleError, CompileError, Unavailable
 from .hooks import Binary, Launcher, Options, Target
 from .loading import Backend, DeviceContext
 
@@ -105,17 +105,23 @@ class TargetCode:
 
 
 class NewCode(TargetCode):
-    """Code that is compiled for a bundle.
+    """Code that is compiled for a bundle, by whoever asks for it.
 
     Parameters
     ----------
     name : str
     target : Target
     backend : Backend
+
+    Attributes
+    ----------
+    with_texts : bool
+        Whether the texts that people read are kept of what is compiled next.
     """
 
     def __init__(self, name: str, target: Target, backend: Backend) -> None:
         super().__init__(name, target, origin_of(backend), {}, "the new bundle")
+        self.with_texts = False
         self.backend = backend
         self._stems: dict[str, str] = {}
         self._texts: dict[str, dict[str, str]] = {}
@@ -125,12 +131,19 @@ class NewCode(TargetCode):
         """Name of the folder of its files."""
         return "".join(c if c.isalnum() or c in "-._" else "-" for c in self.name)
 
-    def compile(self, unit: ir.Unit, options: Options, *, with_texts: bool = False) -> None:
-        """Add the code of a unit, and the texts that people read if they are wanted."""
+    def launcher(self, unit: ir.Unit, context: DeviceContext, options: Options) -> Launcher:
+        """The code of a unit, which the bundle then has; loaded, or what stands for that."""
+        self._compile(unit, options)
+        try:
+            return super().launcher(unit, context, options)
+        except (CompileError, Unavailable):
+            return _NotHere()
+
+    def _compile(self, unit: ir.Unit, options: Options) -> None:
         key = unit_key(unit, options)
-        if key in self._texts and (self._texts[key] or not with_texts):
+        if key in self._texts and (self._texts[key] or not self.with_texts):
             return
-        options = replace(options, keep_text=with_texts, standalone=True)
+        options = replace(options, keep_text=self.with_texts, standalone=True)
         binary = compile_unit(unit, self.backend, self.target, options)
         metadata = {name: value for name, value in binary.metadata.items() if ":" not in name}
         self._binaries[key] = Binary(binary.entry, binary.kind, binary.payload, metadata)
@@ -173,6 +186,15 @@ class NewCode(TargetCode):
             "built_by": self.origin,
             "target": TARGET.write(self.target),
         }
+
+
+class _NotHere:
+    """Stands for the launcher of code that this machine cannot run."""
+
+    direct = None
+
+    def __call__(self, args: tuple[Any, ...], size: int) -> None:
+        raise AssertionError("the code is for another device")
 
 
 def origin_of(backend: Backend) -> str:

@@ -355,7 +355,7 @@ class LoadedKernel(Kernel):
         """As `lower`."""
         return self.lower(types)
 
-    def _varied(self, **changed: Any) -> Kernel:
+    def _varied(self, **changed: Any) -> LoadedKernel:
         options = {
             "device": self.device,
             "steps": self.steps,
@@ -407,6 +407,10 @@ class LoadedKernel(Kernel):
         }
         counters = {**every, **given}
         return {name: counters[name] for name in sorted(counters)}
+
+    def use_code(self, code: TargetCode, context: DeviceContext) -> None:
+        """Let calls on a device run certain code, whatever that is for."""
+        self._chosen_codes[context] = code
 
     def code_for(self, context: DeviceContext) -> TargetCode:
         """The code that runs on a device.

@@ -17,14 +17,13 @@ import os
 import re
 import stat
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from .digests import sha256
-from .errors import BackendError, CacheWarning, ConfigurationError
+from .errors import BackendError, CacheWarning, ConfigurationError, warn_the_caller
 from .hooks import Binary
 
 DEFAULT_MAXIMUM_BYTES = 512 * 1024 * 1024
@@ -478,4 +477,4 @@ def warn_once(cause: str, message: str) -> None:
     # setdefault is atomic, so of several threads one warns; no lock that a fork could copy held.
     marker = object()
     if _warned.setdefault(cause, marker) is marker:
-        warnings.warn(message, CacheWarning, stacklevel=4)
+        warn_the_caller(message, CacheWarning)

@@ -7,12 +7,13 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from .cli_arguments import argument_options, checked
 from .errors import CallError, TurnoutError
 from .tables import print_drawn, print_table
 
@@ -146,20 +147,6 @@ def _print_csv(cases: list[ReportedCase]) -> None:
 # -- tune MODULE:OPERATION -------------------------------------------------------------------------
 
 
-def _each_parsed(parse: str) -> Callable[[click.Context, click.Parameter, Any], list[Any]]:
-    """A callback that parses each value of an option with a function of `tuning_inputs`."""
-
-    def parsed(context: click.Context, option: click.Parameter, texts: Any) -> list[Any]:
-        from . import tuning_inputs
-
-        try:
-            return [getattr(tuning_inputs, parse)(text) for text in texts]
-        except CallError as error:
-            raise click.BadParameter(str(error), context, option) from error
-
-    return parsed
-
-
 class OperationCommand(click.Command):
     """The command that has an operation in place of its name."""
 
@@ -170,79 +157,19 @@ class OperationCommand(click.Command):
 
 @click.command("MODULE:OPERATION", cls=OperationCommand, hidden=True)
 @click.argument("target", metavar="MODULE:OPERATION")
-@click.option(
-    "--shapes",
-    "shape_lists",
-    multiple=True,
-    callback=_each_parsed("parse_shapes"),
-    metavar="'SHAPE ...'",
-    help="Make arrays of these shapes, in the order of the operation's parameters, for example "
-    "'(1024, 3) (1024,)'. Give it again for another geometry.",
-)
-@click.option(
-    "--dtype",
-    "dtypes",
-    multiple=True,
-    callback=_each_parsed("parse_dtype"),
-    metavar="DTYPE",
-    help="Of the arrays: float32, float64 (the default), complex64 or complex128. Give it for each "
-    "array where they differ.",
-)
-@click.option(
-    "--argument",
-    "pairs",
-    multiple=True,
-    callback=_each_parsed("parse_argument"),
-    metavar="NAME=VALUE",
-    help="Value of a parameter that is no array, as Python spells it.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Of the random numbers from 0 to 1 in the arrays.",
-)
-@click.option(
-    "--data",
-    "functions",
-    multiple=True,
-    metavar="MODULE:FUNCTION",
-    help="Take the arguments from this function: it returns those of a call, as a tuple or a dict, "
-    "or a list or generator of these. For integer arrays, and wherever the time depends on values.",
-)
+@argument_options
 @click.pass_context
-def tune_operation(
-    context: click.Context,
-    target: str,
-    shape_lists: list[Any],
-    dtypes: list[Any],
-    pairs: list[Any],
-    seed: int,
-    functions: tuple[str, ...],
-) -> None:
+def tune_operation(context: click.Context, /, target: str, **options: Any) -> None:
     """Measure an operation now, on arguments like those of your program, and store the result.
 
     MODULE is named as your programs import it; it is found from the current folder too. Each
     implementation is measured as by the method `tune` of the operation.
     """
-    if functions:
-        for option in ("shape_lists", "dtypes", "pairs", "seed"):
-            _refuse_beside_data(context, option)
-    elif not (shape_lists or pairs):
-        raise click.UsageError(
-            "say for which arguments: --shapes '(1024, 3) (1024,)', or --data MODULE:FUNCTION"
-        )
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise click.UsageError("--argument gives one parameter two values")
+    wanted = checked(context, **options)
     from .tuning_inputs import find_operation
 
     operation = find_operation(target)
-    if functions:
-        calls = _given(operation, functions)
-    else:
-        calls = _made(operation, shape_lists or [()], dtypes, values, seed)
+    calls = wanted.calls(operation)
     started_at = int(time.time())
     measured: list[str] = []
     try:
@@ -253,34 +180,6 @@ def tune_operation(
     if are_all_right and not measured:
         click.echo("\nNothing was measured, so nothing is stored.", err=True)
     context.exit(0 if are_all_right else 1)
-
-
-def _refuse_beside_data(context: click.Context, name: str) -> None:
-    if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-        option = next(each for each in context.command.params if each.name == name)
-        raise click.UsageError(f"--data gives all arguments: leave out {option.opts[0]}")
-
-
-def _given(operation: Operation, functions: Iterable[str]) -> Iterator[tuple[str, Call]]:
-    from .tuning_inputs import given_calls
-
-    for function in functions:
-        for call in given_calls(operation, function):
-            yield f"from {function}", call
-
-
-def _made(
-    operation: Operation, shape_lists: list[Any], dtypes: list[Any], values: Any, seed: int
-) -> Iterator[tuple[str, Call]]:
-    import numpy as np
-
-    from .tuning_inputs import filled, planned_call
-
-    dtypes = dtypes or [np.dtype(np.float64)]
-    # All are checked before the first one, which may take long, is measured.
-    planned = [planned_call(operation, shapes, dtypes, values) for shapes in shape_lists]
-    origin = f"random numbers from 0 to 1, seed {seed}" if shape_lists != [()] else "given"
-    return ((origin, filled(each, seed)) for each in planned)
 
 
 def _tune_each(

@@ -11,14 +11,13 @@ import keyword
 import os
 import re
 import threading
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
 
 from . import hooks
 from .distributions import Metadata, distributions, entry_points, field
-from .errors import ConfigurationError
+from .errors import ConfigurationError, warn_the_caller
 from .records import record
 from .version import __version__
 
@@ -107,7 +106,7 @@ def installed() -> Installed:
         found = _installed = _installed or _scan()
     # Outside of the lock: the filter of a warning is other people's code.
     for problem in found.problems if is_first else ():
-        warnings.warn(problem, RuntimeWarning, stacklevel=2)
+        warn_the_caller(problem, RuntimeWarning)
     return found
 
 

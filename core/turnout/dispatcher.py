@@ -15,10 +15,8 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import sys
 import threading
 import types
-import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from . import implementations as outside
 from .compatibility import Implementation, checks, narrow, nothing_compatible
-from .errors import CallError, ConfigurationError, KernelError
+from .errors import CallError, ConfigurationError, KernelError, warn_the_caller
 from .explain import Explanation, explain
 from .operation_pickling import reduced, restore
 from .preparation import Preparation
@@ -495,16 +493,7 @@ class PerformanceDispatcher(Generic[P, R]):
         print(f"{self._label}: {text}")
 
     def _warn(self, text: str) -> None:
-        warnings.warn(f"{self._label}: {text}", RuntimeWarning, stacklevel=_level_of_the_caller())
-
-
-def _level_of_the_caller() -> int:
-    """How far above `_warn` the first code is that is none of turnout's."""
-    frame = sys._getframe(1)
-    level = 1
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("turnout."):
-        frame, level = frame.f_back, level + 1
-    return level
+        warn_the_caller(f"{self._label}: {text}", RuntimeWarning)
 
 
 _forced_here: ContextVar[Mapping[PerformanceDispatcher[..., Any], str]] = ContextVar(

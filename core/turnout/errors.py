@@ -7,6 +7,9 @@ what is allowed, and what to do.
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 from .records import record
 
 
@@ -142,3 +145,15 @@ class PerformanceWarning(UserWarning):
 
 class CacheWarning(UserWarning):
     """The on-disk cache cannot be used as configured; results stay right, work is repeated."""
+
+
+def warn_the_caller(message: str, category: type[Warning]) -> None:
+    """Issue a warning that points to the first code on the way here that is not turnout's."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and _is_own(frame.f_globals.get("__name__")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _is_own(module: object) -> bool:
+    return str(module).partition(".")[0] == "turnout"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -45,6 +44,7 @@ from .errors import (
     OutOfBoundsError,
     PerformanceWarning,
     TurnoutError,
+    warn_the_caller,
 )
 from .hooks import Device, IndexViolation, Options
 from .lang import (
@@ -817,12 +817,11 @@ class Executable:
         if self.context.name in self.kernel._warned_of_copies_to:
             return
         self.kernel._warned_of_copies_to.add(self.context.name)
-        warnings.warn(
+        warn_the_caller(
             f"kernel {self.kernel.__name__} runs on {self.context.name}; the NumPy arrays "
             f"{', '.join(names)} are copied there, and the written ones back, at every call. Keep "
             "them there with turnout.array(x). This is said once per kernel",
             PerformanceWarning,
-            stacklevel=5,
         )
 
     def _result(self, returned: list[Any]) -> Any:

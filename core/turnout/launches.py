@@ -189,31 +189,21 @@ class _Partition:
         self.offsets: list[int] = []
 
 
-def sorting_units(classes: int) -> tuple[ir.Unit, ...]:
-    """The units that sort samples by so many classes, in the order in which `_Sorting` has them."""
-    return (
-        count_classes(classes),
-        starts_of(classes),
-        scatter_order(classes),
-        compare_classes(),
-        starts_of(1),
-        collect_changed(),
-    )
-
-
 class _Sorting:
     """The units that sort samples by class, loaded for a device."""
 
     def __init__(self, context: DeviceContext, classes: int, load: Load) -> None:
         self._context = context
-        (
-            self._count,
-            self._starts,
-            self._scatter,
-            self._compare,
-            self._starts_of_changed,
-            self._collect,
-        ) = (load(unit, context, Options()) for unit in sorting_units(classes))
+
+        def loaded(unit: ir.Unit) -> Launcher:
+            return load(unit, context, Options())
+
+        self._count = loaded(count_classes(classes))
+        self._starts = loaded(starts_of(classes))
+        self._scatter = loaded(scatter_order(classes))
+        self._compare = loaded(compare_classes())
+        self._starts_of_changed = loaded(starts_of(1))
+        self._collect = loaded(collect_changed())
 
     def sort(self, partition: _Partition) -> None:
         """Sort the samples by the classes they have now."""

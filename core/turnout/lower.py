@@ -14,7 +14,15 @@ from itertools import groupby
 
 from . import ir
 from .errors import KernelError
-from .ir.transform import fresh_values, rename, rewritten, with_regions
+from .ir.transform import (
+    class_conditions,
+    fresh_values,
+    rename,
+    rewritten,
+    selects,
+    with_regions,
+    zeros,
+)
 from .lang import POLICIES as POLICIES
 
 
@@ -119,29 +127,14 @@ class _Lowering:
 
     def predicated(self, dispatch: ir.Dispatch) -> Iterator[ir.Statement]:
         """Evaluate the arms one after the other, then choose with a chain of selects."""
-        selector = dispatch.selector
         # A narrow selector cannot reach the arms beyond its largest value.
-        arms = dispatch.arms[: selector.dtype.maximum + 1]
-        last = len(arms) - 1
-        is_class = []
-        for number, arm in enumerate(arms):
-            relation = {0: "less_equal", last: "greater_equal"}.get(number, "equal")
-            limit, condition = self.fresh(selector.dtype), self.fresh(ir.bool_)
-            yield ir.Constant(limit, number)
-            yield ir.Compute(condition, relation, (selector, limit))
-            is_class.append(condition)
+        arms = dispatch.arms[: dispatch.selector.dtype.maximum + 1]
+        comparisons, is_class = class_conditions(dispatch.selector, len(arms), self.fresh)
+        yield from comparisons
+        for condition, arm in zip(is_class, arms, strict=True):
             yield from self.speculated(arm.body, condition)
-
-        chosen = arms[last].yields
-        for number in reversed(range(last)):
-            results = (
-                dispatch.results
-                if number == 0
-                else tuple(self.fresh(value.dtype) for value in chosen)
-            )
-            for result, taken, otherwise in zip(results, arms[number].yields, chosen, strict=True):
-                yield ir.Compute(result, "select", (is_class[number], taken, otherwise))
-            chosen = results
+        values = [arm.yields for arm in arms]
+        yield from selects(dispatch.results, is_class, values, self.fresh)
 
     def speculated(
         self, body: Iterable[ir.Statement], condition: ir.Value
@@ -157,12 +150,11 @@ class _Lowering:
         """Run statements where `condition` holds; elsewhere their results are zeros."""
         results = tuple(result for statement in body for result in statement.results)
         inner = {result: self.fresh(result.dtype) for result in results}
-        zeros = tuple(ir.Constant(self.fresh(r.dtype), _zero(r.dtype)) for r in results)
         return ir.If(
             results,
             condition,
             ir.Region((), rename(body, inner), tuple(inner.values())),
-            ir.Region((), zeros, tuple(zero.result for zero in zeros)),
+            zeros(results, self.fresh),
         )
 
 
@@ -175,7 +167,3 @@ def _may_speculate(statement: ir.Statement) -> bool:
     if isinstance(statement, ir.If | ir.Switch):
         return all(_may_speculate(inner) for r in statement.regions for inner in r.body)
     return ir.is_pure(statement) or isinstance(statement, ir.LocalArray)
-
-
-def _zero(dtype: ir.DType) -> int | float | bool:
-    return False if dtype.is_bool else 0.0 if dtype.is_float else 0

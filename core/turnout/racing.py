@@ -22,6 +22,7 @@ def race(
     *functions: Callable[..., Any],
     get_geometry_hash: Callable[..., Hashable] | None = None,
     name: str | None = None,
+    versions: Sequence[str | None] | None = None,
     **options: Any,
 ) -> PerformanceDispatcher[..., Any]:
     """Make an operation of functions that exist already; each call runs one of them.
@@ -39,6 +40,10 @@ def race(
         As of `perf_dispatch`.
     name : str, optional
         Of the operation. Default: ``race_of_`` and the name of the first function.
+    versions : sequence of str, optional
+        One per function, None for those that need none: as ``version=`` of ``register``, for
+        functions whose code turnout cannot read, such as those of compiled packages. Without it
+        their measurements are not kept for later processes.
     **options
         As of `perf_dispatch`.
 
@@ -51,7 +56,8 @@ def race(
     Raises
     ------
     KernelError
-        When fewer than two functions are given, or what is given cannot be called.
+        When fewer than two functions are given, what is given cannot be called, or there are not as
+        many versions as functions.
 
     Examples
     --------
@@ -69,6 +75,11 @@ def race(
     for function in functions:
         if not callable(function):
             raise KernelError(f"race: {function!r} cannot be called: give functions")
+    if versions is not None and (isinstance(versions, str) or len(versions) != len(functions)):
+        raise KernelError(
+            f"race: versions={versions!r}: give a list with one version per function, "
+            f"{len(functions)} in all, None for those that need none"
+        )
     names = _unique_names(functions)
     signature = _common_signature(functions)
     prototype = generate_prototype(_ANY_ARGUMENTS if signature is None else signature)
@@ -76,9 +87,10 @@ def race(
     prototype.__module__ = sys._getframe(1).f_globals.get("__name__", __name__)
     prototype.__doc__ = f"One of {', '.join(names)}: the fastest for its arguments."
     operation = perf_dispatch(get_geometry_hash=get_geometry_hash, **options)(prototype)
-    for own_name, function in zip(names, functions, strict=True):
+    versions = versions or [None] * len(functions)
+    for own_name, function, version in zip(names, functions, versions, strict=True):
         fitting = _with_any_arguments(function) if signature is None else function
-        operation.register(name=own_name)(fitting)
+        operation.register(name=own_name, version=version)(fitting)
         if inspect.isfunction(fitting):
             # They were not decorated: a kernel can still be made of them.
             fitting.__dict__.pop("__turnout_registered__", None)

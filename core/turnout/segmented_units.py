@@ -17,7 +17,15 @@ from .errors import KernelError
 from .ir import i64
 from .ir.transform import fresh_values, rewritten
 from .kernel import Kernel
-from .lang import SAMPLES, KernelSource, LoweredKernel, ParameterSpec, Signature, sample_overlaps
+from .lang import (
+    SAMPLES,
+    KernelSource,
+    LoweredKernel,
+    ParameterSpec,
+    Returned,
+    Signature,
+    sample_overlaps,
+)
 from .lower import segmented_groups
 from .pickling import MADE_KEPT, Definition, named
 from .segmentation import ExtraNames, Segmentation, over_a_list, split
@@ -39,7 +47,8 @@ def dispatch_units(kernel: Kernel) -> dict[str, Kernel]:
     -------
     dict of str to Kernel
         ``<kernel>__k0``, ``<kernel>__k1`` and so on, one per class, and ``<kernel>__cls``. Each is
-        called with keywords, the parameters of `kernel` that it needs, and these, in whose names
+        called with keywords, the parameters of `kernel` that it needs, ``returned0`` and so on for
+        the arrays that `kernel` returns, and these, in whose names
         the dispatch is called ``dispatch0``; of several, the names are joined by underscores, and
         the class of the first one counts most:
 
@@ -138,6 +147,7 @@ class DispatchUnit(Kernel):
         self.is_guarded = number is not None and not _is_static(primal, lowered)
         needed = {p.name for p in self._whole(lowered).parameters}
         own = tuple(spec for spec in primal.signature.parameters if spec.name in needed)
+        own += tuple(_as_parameter(each) for each in lowered.returned if each.name in needed)
         parts = _split(primal, lowered)
         self.classes, self.prefix = parts.classes, "_".join(parts.groups)
         super().__init__(
@@ -270,6 +280,15 @@ def _is_static(kernel: Kernel, lowered: LoweredKernel) -> bool:
     reads = selector_reads(lowered.plan, kernel.signature)
     read = {name for group in segmented_groups(run.unit) for _, name in reads[group]}
     return read.isdisjoint(written_arrays(lowered.plan))
+
+
+def _as_parameter(returned: Returned) -> ParameterSpec:
+    """What the kernel returns, as an output that the caller of a unit gives."""
+    dtype, width = returned.dtype, returned.width
+    pinned = None if dtype.is_float else dtype
+    inner = f"Vector[{width}]" if width else f"Scalar[{dtype}]" if pinned else "Scalar"
+    rank, shown = 2 if width else 1, f"Mutable[{inner}]"
+    return ParameterSpec(returned.name, "plane", pinned, rank, width, True, shown)
 
 
 def _prototype(primal: Kernel, suffix: str, specs: Sequence[ParameterSpec]) -> Any:

@@ -21,12 +21,14 @@ import numpy as np
 
 from .copies import is_array, members, walk
 from .errors import CallError
+from .kernel import Kernel
 from .perf import PerformanceDispatcher
 from .records import record
 from .targets import attribute, failure_text, imported, split_target
 
 Shape = tuple[int, ...]
 Operation = PerformanceDispatcher[..., Any]
+Callee = Operation | Kernel
 Call = inspect.BoundArguments
 
 OPERATION_FORM = "MODULE:OPERATION"
@@ -165,7 +167,7 @@ class Blank:
 
 
 def planned_call(
-    operation: Operation,
+    callee: Callee,
     shapes: Sequence[Shape],
     dtypes: Sequence[np.dtype[Any]],
     values: Mapping[str, object],
@@ -174,7 +176,7 @@ def planned_call(
 
     Parameters
     ----------
-    operation : PerformanceDispatcher
+    callee : PerformanceDispatcher or Kernel
     shapes : sequence of tuple of int
     dtypes : sequence of numpy.dtype
         One for all arrays, or one for each.
@@ -189,7 +191,7 @@ def planned_call(
     Raises
     ------
     CallError
-        When these are no arguments of the operation.
+        When these are no arguments of `callee`.
     """
     if len(dtypes) not in (1, len(shapes)):
         raise CallError(
@@ -198,7 +200,7 @@ def planned_call(
         )
     if len(dtypes) == 1:
         dtypes = [dtypes[0]] * len(shapes)
-    signature = operation.__signature__
+    signature = callee.__signature__
     parameters = signature.parameters
     accepts_any = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
     named = [name for name, each in parameters.items() if each.kind not in _COLLECTED]
@@ -207,23 +209,23 @@ def planned_call(
             close = difflib.get_close_matches(name, named, n=1)
             suggestion = f" (did you mean {close[0]!r}?)" if close else ""
             raise CallError(
-                f"{_spelled(operation)} has no parameter {name!r}{suggestion}: --argument gives "
+                f"{_spelled(callee)} has no parameter {name!r}{suggestion}: --argument gives "
                 "parameters a value by their name"
             )
     arrays = list(map(Blank, shapes, dtypes))
-    positional, by_name = _distributed(operation, arrays, values)
-    return _bound(operation, positional, by_name, "these arguments")
+    positional, by_name = _distributed(callee, arrays, values)
+    return _bound(callee, positional, by_name, "these arguments")
 
 
 def _distributed(
-    operation: Operation, arrays: Sequence[Any], values: Mapping[str, object]
+    callee: Callee, arrays: Sequence[Any], values: Mapping[str, object]
 ) -> tuple[list[object], dict[str, object]]:
     """Give each array to the next parameter that has no value; returns the arguments of a call."""
     rest = list(arrays)
     by_name = dict(values)
     positional: list[object] = []
     is_complete = True  # whether no parameter was left to its default so far
-    for name, parameter in operation.__signature__.parameters.items():
+    for name, parameter in callee.__signature__.parameters.items():
         if parameter.kind is Parameter.VAR_POSITIONAL:
             positional += rest
             rest = []
@@ -237,14 +239,14 @@ def _distributed(
                 by_name[name] = value
         elif parameter.default is Parameter.empty:
             raise CallError(
-                f"{_spelled(operation)}: nothing is given for {name!r}: give a shape for each "
+                f"{_spelled(callee)}: nothing is given for {name!r}: give a shape for each "
                 "array, in the order of the parameters, and --argument NAME=VALUE for all else"
             )
         else:
             is_complete = False
     if rest:
         raise CallError(
-            f"{_spelled(operation)}: {counted(len(arrays), 'shape')} given, and parameters for "
+            f"{_spelled(callee)}: {counted(len(arrays), 'shape')} given, and parameters for "
             f"{len(arrays) - len(rest)} of them are left beside those with --argument"
         )
     return positional, by_name
@@ -281,12 +283,12 @@ def _random(random: np.random.Generator, shape: Shape, dtype: np.dtype[Any]) -> 
 # -- arguments from a function ---------------------------------------------------------------------
 
 
-def given_calls(operation: Operation, target: str) -> Iterator[Call]:
+def given_calls(callee: Callee, target: str) -> Iterator[Call]:
     """Call the function that a user named, and give the arguments that it returns.
 
     Parameters
     ----------
-    operation : PerformanceDispatcher
+    callee : PerformanceDispatcher or Kernel
     target : str
         ``"MODULE:FUNCTION"`` or ``"path/to/file.py:FUNCTION"``. It takes no arguments, and returns
         the arguments of a call, as a tuple in the order of the parameters or as a dict by name; or
@@ -295,8 +297,8 @@ def given_calls(operation: Operation, target: str) -> Iterator[Call]:
     Raises
     ------
     CallError
-        Where there is no such function, it fails, or what it returns are no arguments of the
-        operation.
+        Where there is no such function, it fails, or what it returns are no arguments of
+        `callee`.
     """
     returned = _run(_data_function(target), target)
     calls = iter(returned if isinstance(returned, list | Iterator) else [returned])
@@ -304,7 +306,7 @@ def given_calls(operation: Operation, target: str) -> Iterator[Call]:
     if given is _END:
         raise CallError(f"{target} gives no arguments at all: {_WHAT_DATA_IS}")
     while given is not _END:
-        yield _given_call(operation, target, given)
+        yield _given_call(callee, target, given)
         given = _run(lambda: next(calls, _END), target)
 
 
@@ -338,11 +340,11 @@ def _run(function: Callable[[], Any], target: str) -> Any:
         raise CallError(f"{target} failed:\n{failure_text(error)}") from error
 
 
-def _given_call(operation: Operation, target: str, given: object) -> Call:
+def _given_call(callee: Callee, target: str, given: object) -> Call:
     if isinstance(given, dict):
-        return _bound(operation, (), given, f"what {target} returned")
+        return _bound(callee, (), given, f"what {target} returned")
     if isinstance(given, tuple):
-        return _bound(operation, given, {}, f"what {target} returned")
+        return _bound(callee, given, {}, f"what {target} returned")
     raise CallError(f"{target} returned {type(given).__name__}: {_WHAT_DATA_IS}")
 
 
@@ -350,16 +352,16 @@ def _given_call(operation: Operation, target: str, given: object) -> Call:
 
 
 def _bound(
-    operation: Operation, positional: Sequence[Any], by_name: Mapping[Any, Any], what: str
+    callee: Callee, positional: Sequence[Any], by_name: Mapping[Any, Any], what: str
 ) -> Call:
     try:
-        return operation.__signature__.bind(*positional, **by_name)
+        return callee.__signature__.bind(*positional, **by_name)
     except TypeError as error:
-        raise CallError(f"{what} do not fit {_spelled(operation)}: {error}") from error
+        raise CallError(f"{what} do not fit {_spelled(callee)}: {error}") from error
 
 
-def _spelled(operation: Operation) -> str:
-    return f"{operation.__name__}{operation.__signature__}"
+def _spelled(callee: Callee) -> str:
+    return f"{callee.__name__}{callee.__signature__}"
 
 
 def counted(number: int, what: str) -> str:

@@ -62,26 +62,56 @@ def tune_on_copies(
     CallError
         When an argument cannot be copied.
     """
-    copies = [_copies(bound, written)]
-    most_runs = _most_runs(bound, written)
-    elapsed_ns: dict[C, int] = {}
+    sampler = Sampler(bound, written, timer)
 
     def sample(candidate: C) -> int:
-        last_ns = elapsed_ns.get(candidate, _SAMPLE_NS)
-        runs = max(1, min(most_runs, _SAMPLE_NS // max(last_ns, 1)))
-        while len(copies) < runs:
-            copies.append(_copies(bound, written))
-        calls = [each.fresh() for each in copies[:runs]]
-
-        def work() -> None:
-            for call in calls:
-                candidate.function(*call.args, **call.kwargs)
-
-        elapsed_ns[candidate] = round(timer(work) / runs)
-        return elapsed_ns[candidate]
+        return sampler.sample(candidate.function)
 
     with _progress(label) as show:
         tuner.tune(case, sample, hooks, progress=lambda candidate: show(candidate.name))
+
+
+class Sampler:
+    """Times functions on copies of the arguments of a call.
+
+    Parameters
+    ----------
+    bound : inspect.BoundArguments
+        All arguments of the call, defaults applied.
+    written : collection of str
+        The arguments that are copied; the others are only read.
+    timer : Timer
+
+    Raises
+    ------
+    CallError
+        When an argument cannot be copied.
+    """
+
+    def __init__(
+        self, bound: inspect.BoundArguments, written: Collection[str], timer: Timer
+    ) -> None:
+        self._bound = bound
+        self._written = written
+        self._timer = timer
+        self._copies = [_copies(bound, written)]
+        self._most_runs = _most_runs(bound, written)
+        self._elapsed_ns: dict[int, int] = {}  # by the identity of a function
+
+    def sample(self, function: Callable[..., Any]) -> int:
+        """Run a function as often as makes a sample, and return the nanoseconds of one run."""
+        last_ns = self._elapsed_ns.get(id(function), _SAMPLE_NS)
+        runs = max(1, min(self._most_runs, _SAMPLE_NS // max(last_ns, 1)))
+        while len(self._copies) < runs:
+            self._copies.append(_copies(self._bound, self._written))
+        calls = [each.fresh() for each in self._copies[:runs]]
+
+        def work() -> None:
+            for call in calls:
+                function(*call.args, **call.kwargs)
+
+        self._elapsed_ns[id(function)] = elapsed_ns = round(self._timer(work) / runs)
+        return elapsed_ns
 
 
 def _copies(bound: inspect.BoundArguments, written: Collection[str]) -> WorkingCopies:

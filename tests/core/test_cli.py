@@ -163,7 +163,7 @@ def process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
 
 
 def test_the_commands() -> None:
-    assert sorted(main.commands) == ["check", "demo", "doctor", "report", "show", "tune"]
+    assert sorted(main.commands) == ["bench", "check", "demo", "doctor", "report", "show", "tune"]
     help_page = output("--help")
     for command in main.commands:
         assert f"  {command} " in help_page

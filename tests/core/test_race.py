@@ -205,6 +205,10 @@ def test_what_cannot_race():
     with pytest.raises(tn.KernelError, match="race: 3 cannot be called: give functions"):
         race(double, 3)
 
+    for versions in (["1"], "12"):
+        with pytest.raises(tn.KernelError, match="one version per function, 2 in all"):
+            race(double, other_names, versions=versions)
+
     async def later(a):
         return a
 

@@ -12,10 +12,9 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import IO
 
 import pytest
-from concurrency_support import in_fork
+from concurrency_support import Reporter, in_fork
 
 from turnout import store as store_module
 from turnout.store import MeasurementKey, TuningStore
@@ -51,51 +50,16 @@ def key_of(name: str, number: int) -> MeasurementKey:
     return MeasurementKey(f"own {name} {number}", "g", "d", "h", "v")
 
 
-class Writer:
-    """A process that writes as soon as it is told to, killed at the end of the block."""
-
-    def __init__(self, path: Path, name: str, count: int) -> None:
-        self.name = name
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path), name, str(count)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": CORE},
-        )
-        self._seen = 0
-        assert self._output.readline() == "ready\n"
-
-    @property
-    def _output(self) -> IO[str]:
-        assert self.process.stdout is not None
-        return self.process.stdout
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-    def start(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-
-    def wait_for_writes(self, count: int) -> None:
-        for number in range(count):
-            line = self._output.readline()
-            assert line == f"{number}\n", self.process.communicate()[1]
-        self._seen = count
-
-    def finish(self) -> int:
-        """Wait for the end, and return how many pairs of writes were reported."""
-        output = self._output.read()  # `communicate` would lose what `readline` left over
-        _, errors = self.process.communicate(timeout=120)
-        assert self.process.returncode in (0, -signal.SIGKILL), errors
-        return self._seen + len(output.splitlines())
+def started(path: Path, name: str, count: int) -> Reporter:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), name, str(count)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": CORE},
+    )
+    return Reporter(name, process)
 
 
 def check_integrity(path: Path) -> None:
@@ -113,13 +77,13 @@ def test_processes_write_at_once(
     with ExitStack() as stack:
         # Those that get killed would write for long, so that the signal meets them at work.
         writers = [
-            stack.enter_context(Writer(path, str(number), 100_000 if number < victims else count))
+            stack.enter_context(started(path, str(number), 100_000 if number < victims else count))
             for number in range(processes)
         ]
         for writer in writers:
             writer.start()
         for writer in writers[:victims]:
-            writer.wait_for_writes(5)
+            writer.wait_for_rounds(5)
             writer.process.kill()
         reported = {writer.name: writer.finish() for writer in writers}
 

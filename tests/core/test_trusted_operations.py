@@ -9,7 +9,6 @@ import dataclasses
 import gc
 import json
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -18,11 +17,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from concurrency_support import in_threads
+from concurrency_support import Reporter, in_threads
 from language_support import DEVICES
 
 import turnout as tn
@@ -901,44 +900,8 @@ for number in range(count):
 """
 
 
-class Worker:
-    """A process that calls operations as soon as it is told to, killed at the end of the block."""
-
-    def __init__(self, runner: Runner, name: str, count: int) -> None:
-        self.name = name
-        self.process = runner.start(WORKER, "worker", name, str(count))
-        self.seen = 0
-        assert self.output.readline() == "ready\n", self.process.communicate()
-
-    @property
-    def output(self) -> IO[str]:
-        assert self.process.stdout is not None
-        return self.process.stdout
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-    def start(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-
-    def wait_for(self, count: int) -> None:
-        for number in range(count):
-            line = self.output.readline()
-            assert line == f"{number}\n", self.process.communicate()
-        self.seen = count
-
-    def finish(self) -> int:
-        """Wait for the end, and return how many rounds were reported."""
-        output = self.output.read()
-        _, errors = self.process.communicate(timeout=120)
-        assert self.process.returncode in (0, -signal.SIGKILL), errors
-        return self.seen + len(output.splitlines())
+def started(runner: Runner, name: str, count: int) -> Reporter:
+    return Reporter(name, runner.start(WORKER, "worker", name, str(count)))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is a POSIX notion")
@@ -951,13 +914,13 @@ def test_processes_share_one_store(
     victims = processes // 2 if with_kills else 0
     with ExitStack() as stack:
         workers = [
-            stack.enter_context(Worker(runner, str(n), 100_000 if n < victims else count))
+            stack.enter_context(started(runner, str(n), 100_000 if n < victims else count))
             for n in range(processes)
         ]
         for worker in workers:
             worker.start()
         for worker in workers[:victims]:
-            worker.wait_for(5)
+            worker.wait_for_rounds(5)
             worker.process.kill()
         rounds = [worker.finish() for worker in workers]
     assert all(number >= 5 for number in rounds)

@@ -32,7 +32,15 @@ from .nodes import (
 )
 from .operations import OPERATIONS, Operation, convert
 from .printer import format_plan, format_unit
-from .transform import fresh_values, rename, rewritten, with_regions
+from .transform import (
+    class_conditions,
+    fresh_values,
+    rename,
+    rewritten,
+    selects,
+    with_regions,
+    zeros,
+)
 from .types import (
     ALL_DTYPES,
     DTYPE_BY_NAME,
@@ -91,6 +99,7 @@ __all__ = [
     "While",
     "bool_",
     "can_store",
+    "class_conditions",
     "convert",
     "f32",
     "f64",
@@ -106,6 +115,7 @@ __all__ = [
     "promote",
     "rename",
     "rewritten",
+    "selects",
     "statements",
     "u8",
     "u16",
@@ -113,4 +123,5 @@ __all__ = [
     "u64",
     "verify",
     "with_regions",
+    "zeros",
 ]

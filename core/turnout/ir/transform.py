@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain, count
 
 from . import nodes as ir
-from .types import DType
+from .types import DType, bool_
 from .walk import statements
 
 
@@ -114,3 +114,49 @@ def _renamed(statement: ir.Statement, names: Mapping[ir.Value, ir.Value]) -> ir.
             )
         case ir.While(results, initial):
             return replace(statement, results=many(results), initial=many(initial))
+
+
+def class_conditions(
+    selector: ir.Value, classes: int, fresh: Callable[[DType], ir.Value]
+) -> tuple[list[ir.Statement], list[ir.Value]]:
+    """Give statements that compute whether a selector chooses a class, and their results by class.
+
+    The first and the last one hold beyond the range of classes too.
+    """
+    body: list[ir.Statement] = []
+    conditions = []
+    for number in range(classes):
+        relation = {0: "less_equal", classes - 1: "greater_equal"}.get(number, "equal")
+        limit, condition = fresh(selector.dtype), fresh(bool_)
+        body += [
+            ir.Constant(limit, number),
+            ir.Compute(condition, relation, (selector, limit)),
+        ]
+        conditions.append(condition)
+    return body, conditions
+
+
+def selects(
+    results: Sequence[ir.Value],
+    conditions: Sequence[ir.Value],
+    values: Sequence[Sequence[ir.Value]],
+    fresh: Callable[[DType], ir.Value],
+) -> Iterator[ir.Statement]:
+    """Choose among the values of two or more classes by a chain of ``select``."""
+    last = len(values) - 1
+    chosen = values[last]
+    for number in reversed(range(last)):
+        chain = results if number == 0 else tuple(fresh(value.dtype) for value in chosen)
+        for result, taken, otherwise in zip(chain, values[number], chosen, strict=True):
+            yield ir.Compute(result, "select", (conditions[number], taken, otherwise))
+        chosen = chain
+
+
+def zeros(values: Iterable[ir.Value], fresh: Callable[[DType], ir.Value]) -> ir.Region:
+    """Give a region that yields zeros in place of `values`."""
+    constants = tuple(ir.Constant(fresh(v.dtype), _zero(v.dtype)) for v in values)
+    return ir.Region((), constants, tuple(constant.result for constant in constants))
+
+
+def _zero(dtype: DType) -> int | float | bool:
+    return False if dtype.is_bool else 0.0 if dtype.is_float else 0

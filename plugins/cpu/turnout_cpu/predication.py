@@ -45,31 +45,19 @@ def _selection(
     unit: ir.Unit, site: ir.Dispatch, arms: Sequence[ir.Region]
 ) -> Iterator[ir.Statement]:
     """The arms one after the other, then a chain of selects."""
-    fresh, selector = ir.fresh_values(unit), site.selector
-    last = len(arms) - 1
-    conditions, values = [], []
-    for number, arm in enumerate(arms):
-        relation = {0: "less_equal", last: "greater_equal"}.get(number, "equal")
-        limit, condition = fresh(selector.dtype), fresh(ir.bool_)
-        yield ir.Constant(limit, number)
-        yield ir.Compute(condition, relation, (selector, limit))
-        conditions.append(condition)
+    fresh = ir.fresh_values(unit)
+    comparisons, conditions = ir.class_conditions(site.selector, len(arms), fresh)
+    yield from comparisons
+    values = []
+    for condition, arm in zip(conditions, arms, strict=True):
         if not _is_costly(arm) and _is_harmless(arm):
             yield from arm.body
             values.append(arm.yields)
             continue
         guarded = tuple(fresh(value.dtype) for value in arm.yields)
-        zeros = tuple(ir.Constant(fresh(v.dtype), _zero(v.dtype)) for v in arm.yields)
-        otherwise = ir.Region((), zeros, tuple(zero.result for zero in zeros))
-        yield ir.If(guarded, condition, arm, otherwise)
+        yield ir.If(guarded, condition, arm, ir.zeros(arm.yields, fresh))
         values.append(guarded)
-
-    chosen = values[last]
-    for number in reversed(range(last)):
-        results = site.results if number == 0 else tuple(fresh(v.dtype) for v in chosen)
-        for result, taken, otherwise_value in zip(results, values[number], chosen, strict=True):
-            yield ir.Compute(result, "select", (conditions[number], taken, otherwise_value))
-        chosen = results
+    yield from ir.selects(site.results, conditions, values, fresh)
 
 
 def _is_costly(arm: ir.Region) -> bool:
@@ -83,7 +71,3 @@ def _is_costly(arm: ir.Region) -> bool:
 def _is_harmless(arm: ir.Region) -> bool:
     """Whether an arm may run for other classes: an index may be in range for its own one only."""
     return not any(isinstance(s, ir.Load | ir.Store | ir.LocalArray) for s in statements(arm.body))
-
-
-def _zero(dtype: ir.DType) -> int | float | bool:
-    return False if dtype.is_bool else 0.0 if dtype.is_float else 0
