@@ -12,6 +12,8 @@ import click
 # of threads are told where they are used.
 SETTINGS = {
     "TURNOUT_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
     "NUMBA_NUM_THREADS": "1",
     "NUMEXPR_NUM_THREADS": "1",
     "NUMEXPR_MAX_THREADS": "1",
@@ -20,7 +22,7 @@ SETTINGS = {
 CACHES = ("TURNOUT_CACHE_DIR", "HAWK_CACHE_DIR", "NUMBA_CACHE_DIR")
 
 RESULTS = Path(__file__).parent / "results"
-GROUPS = ("drag", "launch", "ready", "dispatch", "policies", "kernels", "opencl")
+GROUPS = ("drag", "launch", "ready", "dispatch", "policies", "operations", "kernels", "opencl")
 
 SECONDS = 2.0
 QUICK_SECONDS = 0.25

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from . import dispatch, drag, kernels, launch, opencl, policies, ready
+from . import dispatch, drag, kernels, launch, opencl, operations, policies, ready
 from .compare import Row, Target, Verdict, geometric_mean
 from .measure import Budget
 
@@ -48,6 +48,7 @@ GROUPS: dict[str, Group] = {
     ready.GROUP: ready.measure,
     dispatch.GROUP: dispatch.measure,
     policies.GROUP: policies.measure,
+    operations.GROUP: operations.measure,
     KERNELS: measure_kernels,
     opencl.GROUP: opencl.measure,
 }

@@ -35,7 +35,7 @@ from .errors import (
     Unavailable,
 )
 from .ir.types import bool_, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from .kernel import Executable, Kernel, func, kernel
+from .kernel import Executable, Kernel, func, kernel, specialise, specialize
 from .lang import (
     Index,
     Mutable,
@@ -51,6 +51,7 @@ from .threads import num_threads, set_num_threads
 from .version import __version__
 
 if TYPE_CHECKING:
+    from . import ops
     from .bundle import Bundle, build
     from .bundle_loading import load, run
     from .costs import dispatch_costs
@@ -102,6 +103,7 @@ __all__ = [
     "load",
     "math",
     "num_threads",
+    "ops",
     "parallel",
     "perf_dispatch",
     "race",
@@ -110,6 +112,8 @@ __all__ = [
     "serial",
     "set_default_device",
     "set_num_threads",
+    "specialise",
+    "specialize",
     "sync",
     "timer",
     "to_numpy",
@@ -138,17 +142,19 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "ops":
+        return import_module(".ops", __name__)
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_MODULES[name]}", __name__), name)
 
 
-def _choose_policies(kernel: Kernel, executable: Executable) -> Any:
+def _choose_policies(kernel: Kernel, executable: Executable, uncounted: Any) -> Any:
     from .policy import automatic
 
-    return automatic(kernel, executable)
+    return automatic(kernel, executable, uncounted)
 
 
 Kernel.choose_policies = _choose_policies  # type: ignore

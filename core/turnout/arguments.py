@@ -34,15 +34,21 @@ _EXACT_OVERLAP_WORK = 100_000
 
 
 class Binder:
-    """Brings the arguments of calls into the order of the parameters, defaults filled in."""
+    """Brings the arguments of calls into the order of the parameters, defaults filled in.
 
-    def __init__(self, name: str, signature: inspect.Signature) -> None:
+    `known` has the values of parameters that may be left out whatever the signature says.
+    """
+
+    def __init__(
+        self, name: str, signature: inspect.Signature, known: Mapping[str, Any] | None = None
+    ) -> None:
         self._name = name
         parameters = signature.parameters.values()
         self._names = [p.name for p in parameters]
         self._positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
         self._keywords = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self._defaults |= known or {}
         self.count = len(self._names) if len(self._positional) == len(self._names) else -1
         """Calls with so many positional arguments, and no keyword, are bound already."""
 
@@ -176,7 +182,7 @@ def call_types(
                 _check_kind(spec, value, context)
                 types[spec.name] = _array_type(spec, value, width)
             else:
-                types[spec.name] = _scalar_type(spec, value)
+                types[spec.name] = scalar_type(spec, value)
         except CallError as error:
             problems.append(str(error))
     if not problems:
@@ -324,7 +330,14 @@ def _other_annotation(spec: ParameterSpec, dtype: DType) -> str:
     return f", or annotate the parameter {f'Mutable[{other}]' if spec.is_output else other}"
 
 
-def _scalar_type(spec: ParameterSpec, value: Any) -> DType | Weak:
+def scalar_type(spec: ParameterSpec, value: Any) -> DType | Weak:
+    """The type that a scalar parameter has for a value.
+
+    Raises
+    ------
+    CallError
+        Where the parameter does not take the value.
+    """
     dtype = _number_type(value)
     what = f"argument {spec.name!r}"
     if dtype is None:

@@ -224,6 +224,10 @@ class _State:
     """What this process has made and chosen so far."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew; it stays the same object, which the calls of operations refer to."""
         self.lock = threading.Lock()  # never held while other people's code runs
         self.installed: dict[str, _Installed] = {}
         self.default: DeviceContext | None = None
@@ -261,9 +265,8 @@ def clear() -> None:
     The next use reads the installed distributions and the environment again. Modules stay
     imported, and a ``with use(...)`` in force keeps its device.
     """
-    global _state
     discovery.clear()
-    _state = _State()
+    _state.forget()
     _state.choose(None)
     _context.cache_clear()
     lost.clear()

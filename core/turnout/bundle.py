@@ -25,7 +25,7 @@ from .bundle_sidecars import sidecar, structural_digest
 from .bundle_targets import find_target
 from .defaults import HostMemory
 from .discovery import core_version
-from .errors import BundleError, KernelError, Unavailable
+from .errors import BundleError, KernelError
 from .hooks import Device
 from .ir import DTYPE_BY_NAME, DType, f64
 from .kernel import MIX_SUFFIX, Kernel
@@ -33,7 +33,7 @@ from .lang import LoweredKernel, Weak
 from .lang.annotations import as_dtype
 from .loading import DeviceContext
 from .lower import plan_dispatches
-from .policy import tried_policies
+from .policy import Automatic, tried_policies
 from .records import record
 from .segmented_units import dispatch_units
 
@@ -284,6 +284,7 @@ def _program(kernel: Kernel, types: _Types) -> Program:
         debug=kernel.debug,
         fastmath=kernel.fastmath,
         steps=kernel.steps,
+        sizes=kernel.sizes,
         variants=tuple(Variant(*each) for each in variants),
         entries=described["dispatch"],
     )
@@ -340,8 +341,12 @@ _MAXIMUM_TRIED = 6
 
 
 def _open_numbers(kernel: Kernel) -> list[str]:
-    specs = kernel.signature.parameters
-    return [spec.name for spec in specs if spec.role == "param" and spec.dtype is None]
+    known = dict(kernel.sizes.scalars) if kernel.sizes else {}
+    return [
+        spec.name
+        for spec in kernel.signature.parameters
+        if spec.role == "param" and spec.dtype is None and spec.name not in known
+    ]
 
 
 # -- checks ----------------------------------------------------------------------------------------
@@ -405,39 +410,44 @@ def _compile(built: _Built, code: NewCode) -> None:
     """Make everything that runs calls of a kernel; `code` compiles what that asks for."""
     context = _context(code)
     loaded = LoadedKernel(built.program, (code,), Path())
+    loaded.use_code(code, context)
     for variant in built.program.variants:
+        values = _typical_values(built, variant)
         plan = variant.lowered.plan
         counters = sorted({f"{group.name}{MIX_SUFFIX}" for group in plan_dispatches(plan)})
-        for number, policies in enumerate([{}, *tried_policies(plan)]):
-            # People read what the kernel is, not the forms that it may take.
-            code.with_texts = number == 0
+        # People read what the kernel is, not the forms that it may take.
+        code.with_texts = True
+        executable = loaded._executable(variant.types, context, ())
+        code.with_texts = False
+        executable.native_entry(values, loaded)
+        if counters:
+            loaded._executable(variant.types, context, tuple(counters))
+        for policies in tried_policies(plan):
             form = loaded._varied(chosen_policies=policies)
-            form.use_code(code, context)
-            executable = form._executable(variant.types, context, ())
-            code.with_texts = False
-            executable.native_entry(_typical_values(built, variant), form)
-            if counters:
-                form._executable(variant.types, context, tuple(counters))
+            form._executable(variant.types, context, ()).native_entry(values, form)
+            form._executable(variant.types, context, tuple(counters))
+        automatic = loaded.choose_policies(executable, None)
+        if isinstance(automatic, Automatic):
+            automatic.prepare(values)
 
 
 def _context(code: NewCode) -> DeviceContext:
     """The device of a backend, or one that stands for it where it has none."""
-    try:
+    if code.has_device:
         return resolve((), code.backend.name)
-    except Unavailable:
-        return DeviceContext(
-            device=Device(0, "not here", code.target),
-            backend=code.backend,
-            sync=lambda: None,
-            timer=lambda work: 0,
-            memory=HostMemory(),
-            is_host=False,
-            name=f"{code.backend.name}:0",
-            zeros=np.zeros,
-            interface=None,
-            bounds=None,
-            is_capturing=lambda: False,
-        )
+    return DeviceContext(
+        device=Device(0, "not here", code.target),
+        backend=code.backend,
+        sync=lambda: None,
+        timer=lambda work: 0,
+        memory=HostMemory(),
+        is_host=False,
+        name=f"{code.backend.name}:0",
+        zeros=np.zeros,
+        interface=None,
+        bounds=None,
+        is_capturing=lambda: False,
+    )
 
 
 def _typical_values(built: _Built, variant: Variant) -> list[Any]:

@@ -16,7 +16,7 @@ from .bundle_codec import TARGET
 from .bundle_files import Folder
 from .compilation import compile_unit, load_binary
 from .digests import sha256
-from .errors import BundleError, CompileError, Unavailable
+from .errors import BundleError, CompileError
 from .hooks import Binary, Launcher, Options, Target
 from .loading import Backend, DeviceContext
 
@@ -112,6 +112,8 @@ class NewCode(TargetCode):
     name : str
     target : Target
     backend : Backend
+    has_device : bool
+        Whether there is a device here that may run the code.
 
     Attributes
     ----------
@@ -119,8 +121,9 @@ class NewCode(TargetCode):
         Whether the texts that people read are kept of what is compiled next.
     """
 
-    def __init__(self, name: str, target: Target, backend: Backend) -> None:
+    def __init__(self, name: str, target: Target, backend: Backend, has_device: bool) -> None:
         super().__init__(name, target, origin_of(backend), {}, "the new bundle")
+        self.has_device = has_device
         self.with_texts = False
         self.backend = backend
         self._stems: dict[str, str] = {}
@@ -134,9 +137,11 @@ class NewCode(TargetCode):
     def launcher(self, unit: ir.Unit, context: DeviceContext, options: Options) -> Launcher:
         """The code of a unit, which the bundle then has; loaded, or what stands for that."""
         self._compile(unit, options)
+        if not self.has_device:
+            return _NotHere()
         try:
             return super().launcher(unit, context, options)
-        except (CompileError, Unavailable):
+        except CompileError:
             return _NotHere()
 
     def _compile(self, unit: ir.Unit, options: Options) -> None:

@@ -214,6 +214,7 @@ FIELDS: dict[type, dict[str, Codec]] = {
         "rank": INTEGER,
         "is_read": FLAG,
         "is_written": FLAG,
+        "shape": many(optional(INTEGER)),
     },
     ir.ScalarParameter: {"name": TEXT, "value": _VALUE},
     ir.Unit: {
@@ -223,8 +224,9 @@ FIELDS: dict[type, dict[str, Codec]] = {
         "extents": _VALUES,
         "body": _REGION,
         "fast_math": FLAG,
+        "apart": _PAIRS,
     },
-    ir.Scratch: {"name": TEXT, "dtype": DTYPE, "shape": many(INTEGER)},
+    ir.Scratch: {"name": TEXT, "dtype": DTYPE, "shape": many(INTEGER), "is_filled": FLAG},
     ir.QuantitySum: {"terms": many(row(_QUANTITY, INTEGER)), "constant": INTEGER},
     ir.Reach: {
         "array": TEXT,

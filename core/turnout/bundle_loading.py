@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,10 @@ from .bundle_codec import (
     NUMBER,
     SIGNATURE,
     TEXT,
+    many,
     optional,
     read_lowered,
+    row,
     write_lowered,
 )
 from .bundle_files import Folder, read_folder
@@ -41,9 +44,10 @@ from .ir import DType
 from .kernel import MIX_SUFFIX, Executable, Kernel
 from .lang import SAMPLES, KernelSource, LoweredKernel, Signature, Weak
 from .loading import DeviceContext
-from .lower import plan_dispatches
+from .lower import plan_dispatches, with_policies
 from .pickling import Definition
 from .records import record
+from .sizes import Sizes
 
 if TYPE_CHECKING:
     from .launches import Load
@@ -74,6 +78,8 @@ class Program:
     signature : Signature
     debug, fastmath : bool
     steps : int
+    sizes : Sizes or None
+        What it is specialised for.
     variants : tuple of Variant
     entries : list of dict
         Its dispatches; see `turnout.selectors.dispatch_entries`.
@@ -90,6 +96,7 @@ class Program:
     debug: bool
     fastmath: bool
     steps: int
+    sizes: Sizes | None
     variants: tuple[Variant, ...]
     entries: list[dict[str, Any]]
 
@@ -155,6 +162,26 @@ def _numpy_dtype(name: str) -> Any:
     return known[name]
 
 
+def _write_sizes(sizes: Sizes | None) -> Any:
+    if sizes is None:
+        return None
+    return {
+        "shapes": _SHAPES.write(sizes.shapes),
+        "scalars": [[name, _write_default(value)] for name, value in sizes.scalars],
+        "samples": sizes.samples,
+    }
+
+
+def _read_sizes(value: Any) -> Sizes | None:
+    if value is None:
+        return None
+    scalars = tuple((TEXT.read(name), _read_default(number)) for name, number in value["scalars"])
+    return Sizes(_SHAPES.read(value["shapes"]), scalars, optional(INTEGER).read(value["samples"]))
+
+
+_SHAPES = many(row(TEXT, many(optional(INTEGER))))
+
+
 def write_program(program: Program) -> dict[str, Any]:
     """The JSON of a program."""
     return {
@@ -171,6 +198,7 @@ def write_program(program: Program) -> dict[str, Any]:
         "debug": program.debug,
         "fastmath": program.fastmath,
         "steps": program.steps,
+        "sizes": _write_sizes(program.sizes),
         "dispatch": program.entries,
         "variants": [
             {
@@ -221,6 +249,7 @@ def _read_program(value: Any) -> Program:
         FLAG.read(value["debug"]),
         FLAG.read(value["fastmath"]),
         INTEGER.read(value["steps"]),
+        _read_sizes(value["sizes"]),
         tuple(
             Variant(
                 {TEXT.read(name): CALL_TYPE.read(dtype) for name, dtype in each["types"].items()},
@@ -285,6 +314,7 @@ class LoadedKernel(Kernel):
             device=device,
             steps=program.steps if steps is None else steps,
             chosen_policies=chosen_policies,
+            sizes=program.sizes,
         )
 
     @property
@@ -327,10 +357,7 @@ class LoadedKernel(Kernel):
 
     def with_constants(self, /, **values: Any) -> Kernel:
         """Not possible: constants are in the code."""
-        raise KernelError(
-            f"kernel {self.__name__} was loaded from {self.directory}: its constants are compiled "
-            "into its code; change them where its source is, and build the result"
-        )
+        return self._varied(constants=values)
 
     def dispatch_entries(self) -> list[dict[str, Any]]:
         """Describe the dispatches, as the sidecar of the kernel does."""
@@ -362,8 +389,14 @@ class LoadedKernel(Kernel):
             "chosen_policies": self.chosen_policies,
             **changed,
         }
-        options.pop("constants", None)  # there are none
-        return LoadedKernel(self._program, self._codes, self.directory, **options)
+        if changed.keys() & {"constants", "sizes"}:
+            raise KernelError(
+                f"kernel {self.__name__} was loaded from {self.directory}: what is constant is "
+                "compiled into its code; change it where its source is, and build the result"
+            )
+        varied = LoadedKernel(self._program, self._codes, self.directory, **options)
+        varied._chosen_codes = self._chosen_codes
+        return varied
 
     def _executable(
         self, types: Types, context: DeviceContext, counters: tuple[str, ...]
@@ -411,6 +444,9 @@ class LoadedKernel(Kernel):
     def use_code(self, code: TargetCode, context: DeviceContext) -> None:
         """Let calls on a device run certain code, whatever that is for."""
         self._chosen_codes[context] = code
+
+    def _resolved(self, lowered: LoweredKernel) -> LoweredKernel:
+        return replace(lowered, plan=with_policies(lowered.plan, self.chosen_policies))
 
     def code_for(self, context: DeviceContext) -> TargetCode:
         """The code that runs on a device.
@@ -473,7 +509,8 @@ def _converts(given: DType | Weak, built: DType | Weak) -> bool:
     """Whether a number of a call may be given for one of the type that code was compiled for."""
     if given is ir.bool_ or built in ("float", ir.f32, ir.f64):
         return True
-    return built == "int" and (given == "int" or (isinstance(given, DType) and given.is_integer))
+    is_integer = given == "int" or (isinstance(given, DType) and given.is_integer)
+    return is_integer and built is not ir.bool_
 
 
 def _shown_types(types: Types) -> str:
@@ -495,20 +532,22 @@ class LoadedExecutable(Executable):
         self._code = code
         super().__init__(kernel, lowered, types, context, counters)
 
-    def _lowered(self, plan: ir.Plan) -> ir.Plan:
+    can_compile = False
+
+    def lower_plan(self, plan: ir.Plan) -> ir.Plan:
         return lower_plan(plan, self.context.backend, self._code.target)
 
     @property
-    def _load_unit(self) -> Load:
+    def load_unit(self) -> Load:
         return self._code.launcher
 
     def _cached_text(self, text: str, make: Callable[[], Binary]) -> Binary:
         return self._code.made_of(text, make)
 
-    def native_entry(self, values: Any, fallback: Any) -> Callable[..., Any] | None:
+    def native_entry(self, *args: Any, **keywords: Any) -> Callable[..., Any] | None:
         """As of every executable; None for forms of calls that the bundle was not built for."""
         try:
-            return super().native_entry(values, fallback)
+            return super().native_entry(*args, **keywords)
         except MissingCode:
             return None
 

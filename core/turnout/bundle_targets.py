@@ -15,7 +15,7 @@ _CAPABILITIES = frozenset({"f64", "bounds"})
 """What is taken for granted of hardware that is not here."""
 
 
-def find_target(name: object) -> tuple[Target, Backend]:
+def find_target(name: object) -> tuple[Target, Backend, bool]:
     """Find out what a user wants code for.
 
     Parameters
@@ -28,6 +28,8 @@ def find_target(name: object) -> tuple[Target, Backend]:
     -------
     Target
     Backend
+    bool
+        Whether it has a device here.
 
     Raises
     ------
@@ -47,16 +49,16 @@ def find_target(name: object) -> tuple[Target, Backend]:
     device = _first_device(backend_name)
     if not wanted:
         unknown = Target(backend_name, "", _CAPABILITIES)
-        return (unknown if device is None else device.target), found
+        return (device.target, found, True) if device else (unknown, found, False)
     if device is None or not device.profiles:
-        return Target(backend_name, wanted, _CAPABILITIES), found
+        return Target(backend_name, wanted, _CAPABILITIES), found, device is not None
     if wanted not in device.profiles:
         allowed = ", ".join(repr(f"{backend_name}:{each}") for each in device.profiles)
         raise BundleError(
             f"target {name!r}: backend {backend_name!r} has no such architecture here; give "
             f"{backend_name!r} for this machine, or {allowed}"
         )
-    return device.profiles[wanted], found
+    return device.profiles[wanted], found, True
 
 
 def _first_device(backend_name: str) -> Device | None:

@@ -29,6 +29,9 @@ class Implementation(Candidate):
         What its author says it is.
     is_installed : bool
         Whether the entry point of an installed distribution registered it.
+
+    Its `function` is a `PerGeometry` where it has a `make`; whether that is compatible is asked
+    once per geometry, too.
     """
 
     writes: Writes
@@ -42,11 +45,26 @@ class Implementation(Candidate):
         return implementation_digest(self.function, self.version)
 
 
+class PerGeometry:
+    """An implementation whose function is made for each geometry, from its first arguments."""
+
+    def __init__(self, make: Callable[..., Callable[..., Any]]) -> None:
+        functools.update_wrapper(self, make)
+        self.make = make
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.make(*arguments, **keywords)(*arguments, **keywords)
+
+
 def checks(registered: Iterable[Implementation]) -> list[tuple[str, Callable[..., object]]]:
-    """Return every ``is_compatible`` once, each with the name of the first one that has it.
+    """Return every ``is_compatible`` that each call asks, with the name of an implementation.
 
     The variants of a tunable implementation share theirs.
     """
+    return _checks(each for each in registered if each.make is None)
+
+
+def _checks(registered: Iterable[Implementation]) -> list[tuple[str, Callable[..., object]]]:
     found: dict[int, tuple[str, Callable[..., object]]] = {}
     for each in registered:
         if each.is_compatible is not None:
@@ -72,7 +90,7 @@ def narrow(
         ) from None
     answers: dict[int, object] = {}
     accepted: dict[int, bool] = {id(None): True}
-    for name, is_compatible in checks(registered):
+    for name, is_compatible in _checks(registered):
         answer = answers[id(is_compatible)] = is_compatible(*arguments, **keywords)
         accepted[id(is_compatible)] = is_accepted(name, answer)
     candidates = []
@@ -84,7 +102,8 @@ def narrow(
         answer = answers[id(each.is_compatible)]
         is_reason = isinstance(answer, str) and answer.strip()
         refusals[each.name] = str(answer if is_reason else f"is_compatible returned {answer!r}")
-    key = (geometry, *(accepted[check] for check in answers)) if answers else geometry
+    asked = [accepted[id(is_compatible)] for _, is_compatible in checks(registered)]
+    key = (geometry, *asked) if asked else geometry
     return Case(geometry, key, tuple(candidates), registered), refusals
 
 

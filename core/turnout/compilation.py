@@ -96,6 +96,25 @@ def compile_unit(unit: ir.Unit, backend: Backend, target: Target, options: Optio
     return _cached(key, lambda: _compiled(unit, backend, target, options))
 
 
+def loop_reports(
+    unit: ir.Unit, backend: Backend, target: Target, options: Options
+) -> dict[str, str]:
+    """What a backend says became of the loops of a unit, by ``loop:<line>``; from the disk cache.
+
+    Units whose text is wanted are compiled each time; what is said of their loops is kept.
+    """
+    options = replace(options, keep_text=True)
+
+    def make() -> Binary:
+        binary = _compiled(unit, backend, target, options)
+        reports = {key: words for key, words in binary.metadata.items() if key.startswith("loop:")}
+        return Binary(binary.entry, "loop-reports", b"", reports)
+
+    if backend.distribution == CORE:
+        return dict(make().metadata)
+    return dict(_cached(_key(unit, backend, target, options), make).metadata)
+
+
 def compile_text(context: DeviceContext, text: str, make: Callable[[], Binary]) -> Binary:
     """What a backend made of a text that decides every byte of it: from the disk, else made now."""
     target = str(context.device.target)

@@ -221,11 +221,35 @@ def dispatch_costs(
     return costs
 
 
+def has_unknown_rounds(unit: ir.Unit, dispatch: ir.Dispatch) -> bool:
+    """Whether a branch has a loop whose rounds are not known, so that its costs are those of one.
+
+    Parameters
+    ----------
+    unit : Unit
+    dispatch : Dispatch
+        One of the unit.
+    """
+    body = ir.statements((*unit.prologue, *unit.body.body))
+    constants = {s.result for s in body if isinstance(s, ir.Constant)}
+    return any(
+        isinstance(s, ir.While)
+        or (isinstance(s, ir.For) and not constants.issuperset((s.start, s.stop, s.step)))
+        for s in ir.statements([dispatch])
+    )
+
+
 # -- a model of time -------------------------------------------------------------------------------
 
 
 def estimated_ns(
-    cost: DispatchCost, mix: Sequence[float], policy: str, *, misprediction_ns: float, lanes: int
+    cost: DispatchCost,
+    mix: Sequence[float],
+    policy: str,
+    *,
+    misprediction_ns: float,
+    lanes: int,
+    skips_branches: bool = False,
 ) -> float:
     """Estimate how long a dispatch takes under a policy.
 
@@ -239,6 +263,9 @@ def estimated_ns(
         What a branch takes that the processor predicts wrongly, in nanoseconds: about 10 on a CPU.
     lanes : int
         How many samples the processor computes in one vector.
+    skips_branches : bool
+        Whether the backend's own lowering of ``"predicated"`` computes a branch for those samples
+        that take it, so many at once as a vector holds.
 
     Returns
     -------
@@ -257,8 +284,9 @@ def estimated_ns(
     ``"switch"`` in vectors takes every branch that one of the samples in a vector takes, which is
     ``1 - (1 - share) ** lanes`` of the vectors. One sample after the other it takes one branch, and
     the processor, which predicts the most frequent class, is wrong for all others.
-    ``"predicated"`` takes all branches and one selection for each further one. ``"segmented"``
-    takes one branch, on samples from an index list, and compares the classes before.
+    ``"predicated"`` takes all branches, or where they are skipped each for its share of the
+    samples, and one selection for each further one. ``"segmented"`` takes one branch, on samples
+    from an index list, and compares the classes before.
 
     Examples
     --------
@@ -284,6 +312,8 @@ def estimated_ns(
     if len(mix) != count or min(mix) < 0 or not total > 0:
         raise KernelError(f"mix must be {count} numbers, 0 or more and not all 0, not {mix!r}")
     shares = [number / total for number in mix]
+    if policy == "predicated" and skips_branches:
+        return _skipping_ns(cost, shares, lanes)
     return _ESTIMATES[policy](cost, shares, misprediction_ns, lanes)
 
 
@@ -304,6 +334,13 @@ def _predicated_ns(
     in_lanes = lanes if all(branch.vectorised for branch in cost.branches) else 1
     selections = (len(shares) - 1) * ARITHMETIC_NS / in_lanes
     return _planes_ns(cost) + selections + sum(_work_ns(b, in_lanes) for b in cost.branches)
+
+
+def _skipping_ns(cost: DispatchCost, shares: Sequence[float], lanes: int) -> float:
+    in_lanes = lanes if all(branch.vectorised for branch in cost.branches) else 1
+    selections = (len(shares) - 1) * ARITHMETIC_NS / in_lanes
+    branches = (s * _work_ns(b, in_lanes) for s, b in zip(shares, cost.branches, strict=True))
+    return _planes_ns(cost) + selections + sum(branches)
 
 
 def _segmented_ns(
@@ -657,20 +694,20 @@ class _Compiled:
         self._target: Target | None = context.device.target
         if profile != HOST_PROFILES[-1]:
             self._target = context.device.profiles.get(profile)
-        self._options = replace(options, keep_text=True)
+        self._options = options
         self._arms: dict[object, bool] = {}
 
     def is_vectorised(self, unit: ir.Unit, loops: Iterable[_Loop]) -> bool:
         """Whether the unit runs several of its samples, or rounds of one of the loops, at once."""
         if self._target is None:
             return False
-        from .compilation import compile_unit, lower_plan
+        from .compilation import loop_reports, lower_plan
 
         plan = ir.Plan((ir.Run(_changed(unit, _fused)),))
         tags = ["space", *(str(loop.line) for loop in loops)]
         for lowered in lower_plan(plan, self._backend, self._target).units:
-            binary = compile_unit(lowered, self._backend, self._target, self._options)
-            reports = [binary.metadata.get(f"loop:{tag}", "") for tag in tags]
+            said = loop_reports(lowered, self._backend, self._target, self._options)
+            reports = [said.get(f"loop:{tag}", "") for tag in tags]
             if any(int(lanes) > 1 for lanes in re.findall(r"(\d+) lanes", " ".join(reports))):
                 return True
         return False

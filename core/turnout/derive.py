@@ -29,6 +29,7 @@ from .lower import POLICIES, dispatch_groups
 from .pickling import MADE_KEPT, Definition, named
 from .records import record
 from .selectors import possible_lowering
+from .sizes import Sizes
 
 
 def vjp(
@@ -97,7 +98,13 @@ def vjp(
             "differentiate a kernel without steps= and apply its derivative step by step, backwards"
         )
     primal = _Primal(kernel)
-    return Derivative(kernel, primal.inputs_to(wrt), primal.policies(policy))
+    inputs, policies = primal.inputs_to(wrt), primal.policies(policy)
+    if kernel.sizes is None:
+        return Derivative(kernel, inputs, policies)
+    # There is no derivative by a constant, so it becomes one in the derivative only.
+    varying = kernel._varied(sizes=kernel.sizes.without(inputs))
+    sizes = kernel.sizes.of([spec.name for spec in primal.inputs])
+    return Derivative(varying, inputs, policies, sizes=sizes)
 
 
 @record
@@ -276,6 +283,7 @@ class Derivative(Kernel):
         policies: Mapping[str, str],
         device: str | None = None,
         chosen_policies: Mapping[str, str] | None = None,
+        sizes: Sizes | None = None,
     ) -> None:
         self.primal = primal
         self.wrt = wrt
@@ -290,6 +298,7 @@ class Derivative(Kernel):
             constants=primal.constants,
             device=device,
             chosen_policies=chosen_policies,
+            sizes=sizes,
         )
 
     @property
@@ -311,14 +320,19 @@ class Derivative(Kernel):
         return _derivative(self.primal.with_constants(**values), *self._arguments)
 
     def _varied(self, **changed: Any) -> Kernel:
-        options = {"device": self.device, "chosen_policies": self.chosen_policies, **changed}
+        options = {
+            "device": self.device,
+            "chosen_policies": self.chosen_policies,
+            "sizes": self.sizes,
+            **changed,
+        }
         return Derivative(self.primal, self.wrt, self.policies, **options)
 
     @property
     def _arguments(self) -> tuple[Any, ...]:
         """What it is made of but its primal, as one text can hold it."""
         policies, chosen = self.policies.items(), self.chosen_policies.items()
-        return self.wrt, tuple(sorted(policies)), self.device, tuple(sorted(chosen))
+        return self.wrt, tuple(sorted(policies)), self.device, tuple(sorted(chosen)), self.sizes
 
     def lower(self, types: Types) -> LoweredKernel:
         """The derivative as a plan of typed units, for given types of its parameters."""
@@ -371,7 +385,7 @@ class Derivative(Kernel):
         reaches = tuple(self._reaches(step, tables, line))
         run = ir.Run(unit, *sample_overlaps(unit, tables), reaches)
         notes = tuple(dict.fromkeys(sample_notes(unit, line)))
-        return self._resolved(LoweredKernel(ir.Plan((run,)), (), notes))
+        return self._finished(LoweredKernel(ir.Plan((run,)), (), notes), types)
 
     def _reaches(self, step: ir.Run, tables: set[str], line: int) -> Iterator[ir.Reach]:
         """The gradient of a table is indexed as the table is."""
@@ -399,9 +413,10 @@ def _derivative(
     policies: tuple[tuple[str, str], ...],
     device: str | None,
     chosen_policies: tuple[tuple[str, str], ...],
+    sizes: Sizes | None = None,
 ) -> Derivative:
     """One object for all pickles of a derivative, so that it is compiled once."""
-    return Derivative(primal, wrt, dict(policies), device, dict(chosen_policies))
+    return Derivative(primal, wrt, dict(policies), device, dict(chosen_policies), sizes)
 
 
 def _prototype(primal: Kernel, names: _Names) -> Any:

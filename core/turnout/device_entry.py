@@ -87,6 +87,11 @@ def _lines(
         else:
             yield f"if type(a{place}) is not type{place}: {give_up}"
             yield from _converted(place, parameter, conversions[place], names, give_up)
+            if parameter.literal is not None:
+                names[f"literal{place}"] = parameter.literal
+                # Only text tells zeros apart.
+                zero = f" or repr(a{place}) != {repr(parameter.literal)!r}"
+                yield f"if a{place} != literal{place}{zero * (not parameter.literal)}: {give_up}"
     samples = [place for place, each in enumerate(call.parameters) if each.counts_samples]
     yield f"samples = s{samples[0]}[-1]" if samples else "samples = 0"
     for place in samples[1:]:
@@ -115,6 +120,8 @@ def _lines(
 
 def _fits(place: int, parameter: DirectParameter) -> str:
     width = f" and s{place}[0] == {parameter.width}" if parameter.width else ""
+    for axis, length in enumerate(parameter.shape):
+        width += "" if length is None else f" and s{place}[{axis}] == {length}"
     return (
         f"len(s{place}) == {parameter.rank}{width} and "
         f"(d{place} is dtype{place} or d{place} == dtype{place})"

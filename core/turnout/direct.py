@@ -53,6 +53,10 @@ class DirectParameter:
         Whether its last axis is one of those that must agree and give the number of samples.
     is_written : bool
         Whether it must be writable, and its elements must not share memory.
+    shape : tuple of int or None
+        Lengths that the axes of an array must have, where they are given; empty where none is.
+    literal : number or None
+        What a scalar must be, bit for bit, once it is converted.
     """
 
     name: str
@@ -65,6 +69,8 @@ class DirectParameter:
     width: int
     counts_samples: bool
     is_written: bool
+    shape: tuple[int | None, ...] = ()
+    literal: int | float | bool | None = None
 
 
 @record
@@ -125,6 +131,33 @@ class DeviceChoice:
         self.used, self.default, self.context = used, default, context
 
 
+class CallLimit:
+    """How many calls native code may run itself, and of which size; all others are to fall back.
+
+    All of it changes at any time, so it is to be read at its address at every call. Threads may
+    lose count of a few calls.
+
+    Attributes
+    ----------
+    place : int
+        The parameter whose number of elements is the size of a call.
+    left : c_int64
+        How many calls are left; each that runs takes one away.
+    least, most : c_int64
+        Sizes that may run.
+    """
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+        self.left, self.least, self.most = (ctypes.c_int64() for _ in range(3))
+
+    def allow(self, calls: int, least: int, most: int) -> None:
+        """Let so many calls of these sizes run."""
+        self.left.value = 0  # first: no call is to meet an old count with new sizes
+        self.least.value, self.most.value = least, most
+        self.left.value = calls
+
+
 @record
 class DirectCall:
     """Everything about the calls of one executable.
@@ -157,6 +190,8 @@ class DirectCall:
     cached : callable
         ``cached(text, make)`` gives what ``make()`` returned for this text at some time on a
         machine like this one; `text` decides every byte of it.
+    limit : CallLimit or None
+        What further limits the calls that may run, if anything does.
     """
 
     name: str
@@ -171,3 +206,4 @@ class DirectCall:
     device: DeviceChoice
     fallback: Callable[..., Any]
     cached: Callable[[str, Callable[[], Binary]], Binary]
+    limit: CallLimit | None = None

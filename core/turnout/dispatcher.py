@@ -40,7 +40,7 @@ from .signatures import (
     generate_call,
     generate_geometry,
 )
-from .tuning import Case, Decision, Tuner
+from .tuning import Case, Decided, Decision, Tuner
 from .tuning_on_copies import timer_of, tune_on_copies
 from .written import Mutates, check_mutates
 
@@ -90,6 +90,8 @@ class PerformanceDispatcher(Generic[P, R]):
         check_accepts_arguments(
             f"{self._label}: get_geometry_hash", get_geometry, self.__signature__
         )
+        if settings.check is not None:
+            check_accepts_arguments(f"{self._label}: check", settings.check, self.__signature__)
         self._get_geometry: Callable[..., Hashable] = get_geometry
         self._forced: str | None = None  # by the environment
         self._forces = 0  # how many `force` blocks are active, in any thread
@@ -148,6 +150,8 @@ class PerformanceDispatcher(Generic[P, R]):
         tune: Mapping[str, Iterable[Any]] | None = None,
         prune: Callable[..., bool] | None = None,
         version: str | None = None,
+        per_geometry: bool = False,
+        make_ms: float = 0.0,
     ) -> Callable[[F], F]: ...
 
     def register(
@@ -161,6 +165,8 @@ class PerformanceDispatcher(Generic[P, R]):
         tune: Mapping[str, Iterable[Any]] | None = None,
         prune: Callable[..., bool] | None = None,
         version: str | None = None,
+        per_geometry: bool = False,
+        make_ms: float = 0.0,
     ) -> Any:
         """Register an implementation; as a decorator, the topmost one.
 
@@ -187,6 +193,14 @@ class PerformanceDispatcher(Generic[P, R]):
         version : str, optional
             What the function is, for measurements that later processes use, where that cannot be
             told from its source: change it with the library that does the work.
+        per_geometry : bool
+            That the function does not do the work, but returns the function that does, for these
+            arguments and all others of the same geometry. It is called once for each geometry, and
+            so is its `is_compatible`: both may look only at what the geometry tells.
+        make_ms : float
+            What that takes about, in milliseconds. It is not tried for a geometry before the calls
+            with this geometry have taken as long: a program with many geometries does not wait for
+            what it hardly uses.
 
         Returns
         -------
@@ -199,7 +213,9 @@ class PerformanceDispatcher(Generic[P, R]):
             When the function cannot be called like the prototype, its name is taken, or what is
             said of it cannot be true.
         """
-        given = Registration(name, is_compatible, mutates, tune, prune, version)
+        given = Registration(
+            name, is_compatible, mutates, tune, prune, version, per_geometry, make_ms
+        )
 
         def decorate(function: F) -> F:
             if isinstance(function, PerformanceDispatcher) and function is self:
@@ -215,6 +231,11 @@ class PerformanceDispatcher(Generic[P, R]):
             return function
 
         return decorate if function is None else decorate(function)
+
+    def prepare(self) -> None:
+        """Load what installed packages register, as the first call does otherwise."""
+        if not self._preparation.is_done:
+            self._prepare()
 
     # -- what users ask and order
 
@@ -273,8 +294,7 @@ class PerformanceDispatcher(Generic[P, R]):
         ConfigurationError
             When there is no such implementation.
         """
-        if not self._preparation.is_done:
-            self._prepare()
+        self.prepare()
         if name not in self.implementations:
             raise ConfigurationError(
                 f"{self._label} has no implementation {name!r}, "
@@ -314,12 +334,11 @@ class PerformanceDispatcher(Generic[P, R]):
         CallError
             When an argument cannot be copied, or no implementation is compatible.
         """
-        if not self._preparation.is_done:
-            self._prepare()
+        self.prepare()
         bound = self._bound(args, kwargs)
         case, refusals = self._case_of(bound)
         if self._settled(case, bound, refusals) is None:
-            hooks = self._safeguards(case, bound)
+            hooks = self._safeguards(case, bound, {})
             timer = self._settings.timer or timer_of(args, kwargs)
             tune_on_copies(self._tuner, case, bound, hooks.written, timer, hooks, self._label)
         return self._explanation(case, refusals)
@@ -377,18 +396,60 @@ class PerformanceDispatcher(Generic[P, R]):
         call.__qualname__ = self.__qualname__  # what Python's own TypeErrors show
         type(self).__call__ = staticmethod(call)  # type: ignore[method-assign]
 
-    def _call_undecided(
+    def standing(
         self, geometry: Hashable, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Decided[Implementation] | None:
+        """The decision that holds for a call, for those who count the calls that it serves.
+
+        Parameters
+        ----------
+        geometry : hashable
+            What ``get_geometry_hash`` returns for these arguments.
+        arguments, keywords
+            All arguments, those by position and those by keyword.
+
+        Returns
+        -------
+        Decided or None
+            None where the operation itself is to be called.
+        """
+        if self._forces or not self._preparation.is_done:
+            return None
+        case, _ = self._case(geometry, arguments, keywords)
+        return self._tuner.standing(case)
+
+    def call_with(
+        self,
+        options: Mapping[str, Any],
+        geometry: Hashable,
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+    ) -> Any:
+        """Call the operation with more than the prototype says; parameters as of `standing`.
+
+        `options` are keyword arguments that all implementations take, and nothing of the operation
+        looks at, for example the ``samples`` of kernels.
+        """
+        return self._call_undecided(geometry, arguments, keywords, options)
+
+    def _call_undecided(
+        self,
+        geometry: Hashable,
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+        options: Mapping[str, Any] = types.MappingProxyType({}),
     ) -> Any:
         """Run one implementation when the generated path found no decision that holds."""
-        if not self._preparation.is_done:
-            self._prepare()
+        self.prepare()
         case, refusals = self._case(geometry, arguments, keywords)
         name = self._label
 
+        functions: dict[Implementation, Callable[..., Any]] = {}  # made for this call
+
         def work(implementation: Implementation) -> Any:
+            function = functions.get(implementation, implementation.function)
             try:
-                return implementation.function(*arguments, **keywords)
+                return function(*arguments, **keywords, **options)
             except Exception as error:
                 error.add_note(f"raised by {implementation.name!r}, an implementation of {name}")
                 raise
@@ -402,7 +463,7 @@ class PerformanceDispatcher(Generic[P, R]):
         if settled is not None:
             return work(settled)
         timer = self._settings.timer or timer_of(arguments, keywords)
-        return self._tuner.run(case, work, timer, self._safeguards(case, bound))
+        return self._tuner.run(case, work, timer, self._safeguards(case, bound, functions))
 
     def _settled(
         self,
@@ -423,12 +484,19 @@ class PerformanceDispatcher(Generic[P, R]):
             self._tuner.settle(case, chosen, reason)
         return chosen
 
-    def _safeguards(self, case: Case[Implementation], bound: inspect.BoundArguments) -> Safeguards:
-        return Safeguards(case, bound, self._settings.verification, self._memory)
+    def _safeguards(
+        self,
+        case: Case[Implementation],
+        bound: inspect.BoundArguments,
+        functions: dict[Implementation, Callable[..., Any]],
+    ) -> Safeguards:
+        return Safeguards(case, bound, self._settings.verification, self._memory, functions)
 
     def _case(
         self, geometry: Hashable, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> tuple[Case[Implementation], dict[str, str]]:
+        if self._settings.check is not None:
+            self._settings.check(*arguments, **keywords)
         return narrow(self._label, geometry, self._tuner.candidates, arguments, keywords)
 
     def _forced_implementation(

@@ -436,7 +436,7 @@ def _iteration_spaces(
     said = {unit.name: binary.metadata.get("loop:space", "") for unit, binary in units}
     reports = []
     for step in plan.steps:
-        if isinstance(step, ir.Run) and step.unit.extents:
+        if isinstance(step, ir.Run) and step.unit.extents and not _joins_parts(step.unit, plan):
             reports.append(said[step.unit.name])
         elif isinstance(step, ir.Split):
             branches = [said[unit.name] for part in step.branches for unit in part.units]
@@ -449,6 +449,14 @@ def _iteration_spaces(
         found |= dict.fromkeys(outer, f"one space of iterations with the loop on line {innermost}")
         found[innermost] = report
     return found
+
+
+def _joins_parts(unit: ir.Unit, plan: ir.Plan) -> bool:
+    """Whether a unit joins what the loop of a reduction left; it is no loop of the source."""
+    scratch = (step for step in plan.steps if isinstance(step, ir.Scratch))
+    parts = {each.name for each in scratch if not each.is_filled}
+    read = {array.name for array in unit.arrays.values() if array.is_read}
+    return bool(read) and read <= parts
 
 
 def _parallel_nests(inspected: Kernel, notes: tuple[LoopNote, ...]) -> list[list[int]]:

@@ -38,7 +38,7 @@ from .arguments import (
     writability_problems,
 )
 from .backends import checked_spelling, choice_of, resolve
-from .direct import DirectCall, DirectParameter, DirectResult, DirectRun
+from .direct import CallLimit, DirectCall, DirectParameter, DirectResult, DirectRun
 from .errors import (
     KernelError,
     OutOfBoundsError,
@@ -67,6 +67,14 @@ from .lower import plan_dispatches, with_policies
 from .pickling import Definition, define, reduced
 from .positions import reach_check, reach_problems
 from .segmentation import counted
+from .sizes import (
+    SizeCheck,
+    Sizes,
+    asked_sizes,
+    scalar_literals,
+    specialised,
+    types_of_scalars,
+)
 
 if TYPE_CHECKING:
     from .hooks import Binary
@@ -103,6 +111,8 @@ class Kernel:
         How many steps a call takes that does not say so itself.
     chosen_policies : mapping of str to str
         What `turnout.resolve_dispatch` has chosen, by dispatch.
+    sizes : Sizes or None
+        What `specialise` was given.
     """
 
     __turnout_kernel__ = True
@@ -119,6 +129,7 @@ class Kernel:
         device: str | None = None,
         steps: int = 1,
         chosen_policies: Mapping[str, str] | None = None,
+        sizes: Sizes | None = None,
     ) -> None:
         self._lines = read_lines(function) if lines is None else lines
         self.__wrapped__ = function
@@ -130,13 +141,15 @@ class Kernel:
         self.fastmath = fastmath
         self.debug = debug
         self.signature = parse_signature(function) if signature is None else signature
-        self._bind = Binder(self.__name__, self.__signature__)
+        self.sizes = sizes
+        self._bind = Binder(self.__name__, self.__signature__, dict(sizes.scalars if sizes else ()))
         self.constants: Mapping[str, Any] = constants or {}
         self.device = device
         self.steps = steps
         self.chosen_policies: Mapping[str, str] = chosen_policies or {}
         self._free = FreeNames(function, self.constants)
         self._executables: dict[tuple[Hashable, ...], Any] = {}
+        self._specialised: dict[Hashable, Kernel] = {}
         self._entries: list[Callable[..., Any]] = []
         self._warned_of_copies_to: set[str] = set()
         self._lock = threading.RLock()
@@ -176,24 +189,38 @@ class Kernel:
         counters: tuple[str, ...],
     ) -> Executable:
         types = call_types(self.__name__, self.signature, values, context, samples)
+        if self.sizes:
+            # Literals of units are what fits these sizes, and may have no value in other types.
+            check = SizeCheck(self.signature.parameters, self.sizes)
+            if problems := list(check.problems(values)):
+                raise call_error(self.__name__, problems)
         with self._lock:
             executable = self._executables.get(key)
             if executable is None:
                 executable = self._executable(types, context, counters)
-                if not counters and executable.has_open_dispatches:
-                    executable = self.choose_policies(executable)
+                if executable.has_open_dispatches:
+                    uncounted = self.found(context, values, samples) if counters else None
+                    executable = self.choose_policies(executable, uncounted)
                 self._executables[key] = executable
         return executable
+
+    def found(
+        self, context: DeviceContext, values: Sequence[Any], samples: int | None = None
+    ) -> Any:
+        """What runs calls without counters, made if need be."""
+        key = (context, *type_key(values))
+        return self._executables.get(key) or self._make(context, key, values, samples, ())
 
     def _executable(
         self, types: Types, context: DeviceContext, counters: tuple[str, ...]
     ) -> Executable:
         return Executable(self, self.lower(types), types, context, counters)
 
-    def choose_policies(self, executable: Executable) -> Any:
+    def choose_policies(self, executable: Executable, uncounted: Any) -> Any:
         """What runs the calls for which `executable` was made: `turnout.policy.automatic`.
 
-        It is above in the order of modules, so `turnout` puts it here.
+        It is above in the order of modules, so `turnout` puts it here. `uncounted` is what runs
+        such calls without counters, None where they have none.
         """
         return executable
 
@@ -237,6 +264,15 @@ class Kernel:
             self._entries.append(entry)
             type(self).__call__ = entry  # type: ignore[method-assign]
 
+    def put_in_front(self, entry: Callable[..., Any], own: Callable[..., Any]) -> None:
+        """Let `entry` take the calls before `own`, on which it falls back.
+
+        Nothing is done where `own` is no longer the newest entry of the kernel.
+        """
+        with self._lock:
+            if self._entries and self._entries[-1] is own:
+                type(self).__call__ = entry  # type: ignore[method-assign]
+
     def dispatch_entries(self) -> list[dict[str, Any]]:
         """Describe the dispatches: what a sidecar of the kernel lists.
 
@@ -252,7 +288,7 @@ class Kernel:
         return dispatch_entries(self)
 
     def explain(self, *args: Any, **keywords: Any) -> Any:
-        """Explain which policies calls with these arguments run by, and why; runs nothing.
+        """Explain which policies calls with these arguments run by, and why, without such a call.
 
         Parameters
         ----------
@@ -261,8 +297,10 @@ class Kernel:
 
         Returns
         -------
-        Explanation
-            As of an operation of `perf_dispatch`: its implementations are the policies.
+        PolicyExplanation
+            As of an operation of `perf_dispatch`: its implementations are the policies. Its
+            ``mix`` is the share of each class by dispatch, as seen in a few samples, and
+            ``estimates_ns`` what is expected of each policy, per sample, where anything is.
 
         Raises
         ------
@@ -271,8 +309,7 @@ class Kernel:
         """
         values = as_arguments(self.__name__, self.signature.parameters, self._bind(args, keywords))
         context = resolve(values, self.device, self)
-        key = (context, *type_key(values))
-        executable = self._executables.get(key) or self._make(context, key, values, None, ())
+        executable = self.found(context, values)
         if isinstance(executable, Executable):
             raise KernelError(
                 f"kernel {self.__name__} has nothing to choose on {context.name}: no dispatch is "
@@ -296,13 +333,15 @@ class Kernel:
     @cached_property
     def definition(self) -> Definition:
         """What the kernel is made of, as far as what it computes goes."""
-        options = {
+        options: dict[str, Any] = {
             "fastmath": self.fastmath,
             "debug": self.debug,
             "device": self.device,
             "steps": self.steps,
             "chosen_policies": dict(self.chosen_policies),
         }
+        if self.sizes:
+            options["sizes"] = self.sizes
         return define(self.__wrapped__, self._lines, self._free, self.signature, options)
 
     def with_constants(self, /, **values: Any) -> Kernel:
@@ -381,12 +420,94 @@ class Kernel:
         """
         return self._varied(device=checked_spelling(device))
 
+    def specialise(self, /, *, samples: int | None = None, **sizes: Any) -> Kernel:
+        """The same kernel for calls of one size; also spelled ``specialize``.
+
+        Lengths and numbers become constants of the compiled code: what depends on them is computed
+        when it is compiled, and short loops over them are written out. Results keep their bits.
+
+        Parameters
+        ----------
+        samples : int, optional
+            Per-sample form only: the number of samples of each call. Where it is not given, shapes
+            of per-sample arrays tell it.
+        **sizes : tuple of int or None, or number
+            By parameter: the shape of an array, with None for a length that stays open, or the
+            value of a number.
+
+        Returns
+        -------
+        Kernel
+            Called as this one, which stays as it is; numbers that are known may be left out.
+            A call with other sizes raises `CallError`. The same sizes give the same object.
+
+        Raises
+        ------
+        KernelError
+            For what is no parameter, no shape of it or no number that it takes.
+
+        Examples
+        --------
+        >>> import numpy as np, turnout as tn
+        >>> from turnout import NDArray, Param, f64
+        >>> @tn.kernel
+        ... def scaled(a: NDArray[f64, 1], factor: Param, out: NDArray[f64, 1]):
+        ...     for i in range(a.shape[0]):
+        ...         out[i] = a[i] * factor
+        >>> scaled_by_2 = scaled.specialise(a=(3,), factor=2.0)
+        >>> out = np.empty(3)
+        >>> scaled_by_2(np.arange(3.0), out=out)
+        >>> out
+        array([0., 2., 4.])
+        """
+        asked = asked_sizes(self.__name__, self.signature, sizes, samples, self.sizes)
+        with self._lock:
+            found = self._specialised.pop(asked.key, None)
+            if found is None:
+                found = self._varied(sizes=asked)
+                if len(self._specialised) >= _MAXIMUM_SPECIALISED:
+                    del self._specialised[next(iter(self._specialised))]
+            self._specialised[asked.key] = found  # the one that was asked for last stays longest
+        return found
+
+    specialize = specialise
+
+    def fits(self, *args: Any, **keywords: Any) -> bool | str:
+        """Whether a call is of the sizes that the kernel is specialised for.
+
+        Parameters
+        ----------
+        *args, **keywords
+            The same arguments as in the call.
+
+        Returns
+        -------
+        bool or str
+            True, as always for a kernel that is not specialised, or else why not. Operations ask
+            so before they choose the kernel.
+        """
+        if self.sizes is None:
+            return True
+        values = self._bind(args, keywords) if keywords or len(args) != self._bind.count else args
+        return next(self._size_check.problems(values), True)
+
+    def is_misfit(self, values: Sequence[Any]) -> bool:
+        """Whether the values of the parameters are not of the sizes of a specialised kernel."""
+        return self.sizes is not None and any(self._size_check.problems(values))
+
+    @cached_property
+    def _size_check(self) -> SizeCheck:
+        """For calls that do not say ``samples=``."""
+        specs = self.signature.parameters
+        return SizeCheck(specs, (self.sizes or Sizes()).of_calls(specs))
+
     def _varied(self, **changed: Any) -> Kernel:
         options = {
             "constants": self.constants,
             "device": self.device,
             "steps": self.steps,
             "chosen_policies": self.chosen_policies,
+            "sizes": self.sizes,
             **changed,
         }
         return Kernel(
@@ -405,14 +526,17 @@ class Kernel:
 
     def lower(self, types: Types) -> LoweredKernel:
         """The kernel as a plan of typed units, for given types of its parameters."""
-        return self._resolved(lower_kernel(self.source, types))
+        return self._finished(lower_kernel(self.source, types), types)
 
     def lower_unresolved(self, types: Types) -> LoweredKernel:
         """As `lower`, leaving names from outside unresolved, which first calls are to resolve."""
         free = FreeNames(self.__wrapped__, self.constants)
-        return self._resolved(lower_kernel(replace(self.source, free=free), types))
+        return self._finished(lower_kernel(replace(self.source, free=free), types), types)
 
-    def _resolved(self, lowered: LoweredKernel) -> LoweredKernel:
+    def _finished(self, lowered: LoweredKernel, types: Types) -> LoweredKernel:
+        """The plan for the sizes and policies of the kernel."""
+        if self.sizes:
+            lowered = specialised(self.__name__, self.signature, lowered, self.sizes, types)
         return replace(lowered, plan=with_policies(lowered.plan, self.chosen_policies))
 
     def default_types(self, width: ir.DType = ir.f64) -> Types:
@@ -420,12 +544,15 @@ class Kernel:
         types: Types = {"return": width}
         for spec in self.signature.parameters:
             types[spec.name] = spec.dtype or ("float" if spec.role == "param" else width)
+        if self.sizes:
+            types |= types_of_scalars(self.signature.parameters, self.sizes)
         return types
 
     def __repr__(self) -> str:
         parameters = ", ".join(f"{s.name}: {s.annotation}" for s in self.signature.parameters)
-        constants = ",".join(f"{name}={value}" for name, value in self.constants.items())
-        name = self.__qualname__ + (f"[{constants}]" if constants else "")
+        known = [f"{name}={value}" for name, value in self.constants.items()]
+        known += [str(self.sizes)] if self.sizes else []
+        name = self.__qualname__ + (f"[{', '.join(known)}]" if known else "")
         where = "" if self.device is None else f" on {self.device}"
         return f"<turnout.kernel {name}({parameters}){where}>"
 
@@ -453,6 +580,9 @@ MIX_SUFFIX = "_mix"
 
 _MAXIMUM_ENTRIES = 4
 """A call that fits none of so many falls through them all."""
+
+_MAXIMUM_SPECIALISED = 256
+"""Kernels that one kernel remembers to have made for sizes."""
 
 _kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
 
@@ -489,7 +619,7 @@ class Executable:
         self.context = context
         self._counters = self._counted_groups(counters)
         plan = counted(lowered.plan, {group.name: name for name, group in self._counters.items()})
-        self.plan = self._lowered(plan)
+        self.plan = self.lower_plan(plan)
         self._specs = specs = kernel.signature.parameters
         self._scratch = [step for step in self.plan.steps if isinstance(step, ir.Scratch)]
         names = [spec.name for spec in specs]
@@ -519,7 +649,13 @@ class Executable:
         found = dict.fromkeys(r for run in runs for r in run.reaches)
         self._reaches = [] if kernel.debug else list(found)
         self._are_long_enough = reach_check(self._reaches, self._places)
+        self._sizes = SizeCheck(specs, kernel.sizes) if kernel.sizes else None
         self.has_asked_for_entry = False
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        """Names of the counters that a call has."""
+        return tuple(self._counters)
 
     @property
     def _unit_launches(self) -> list[Launch]:
@@ -535,14 +671,17 @@ class Executable:
 
     # What a kernel that was loaded from a bundle does in another way.
 
-    def _lowered(self, plan: ir.Plan) -> ir.Plan:
+    can_compile = True
+    """Whether code may be compiled that calls do not need, to find out something about them."""
+
+    def lower_plan(self, plan: ir.Plan) -> ir.Plan:
         """The plan with all dispatches lowered for the device."""
         from .compilation import lower_plan
 
         return lower_plan(plan, self.context.backend, self.context.device.target)
 
     @property
-    def _load_unit(self) -> Load:
+    def load_unit(self) -> Load:
         """What gives the loaded code of a unit."""
         from .compilation import load_unit
 
@@ -557,7 +696,7 @@ class Executable:
     def _launch(self, step: ir.Run | ir.Split) -> Launch | SplitLaunch:
         from .launches import Launch, SplitLaunch
 
-        how = self.context, self.kernel.options, self._out_of_bounds, self._load_unit
+        how = self.context, self.kernel.options, self.out_of_bounds, self.load_unit
         if isinstance(step, ir.Split):
             return SplitLaunch(step, self._places, *how)
         return Launch(step.unit, self._places, *how)
@@ -591,6 +730,9 @@ class Executable:
         arguments = list(values)
         for place, convert in self._scalars:
             arguments[place] = convert(values[place], problems)
+        if self._sizes is not None:
+            problems += self._sizes.problems(values)
+            problems += self._sizes.count_problems(count)
         if not problems and not self._are_long_enough(arguments):
             problems = reach_problems(self._reaches, self._places, arguments)
         if problems:
@@ -616,10 +758,35 @@ class Executable:
             elif is_host and not (array.flags.c_contiguous and array.flags.writeable):
                 yield f"{what}, contiguous and writable"
 
+    def prepared(self, values: Sequence[Any], samples: int | None) -> list[Any] | None:
+        """The arguments of units up to the number of samples; None where something is wrong."""
+        problems: list[str] = []
+        arguments = list(values)
+        for place, convert in self._scalars:
+            arguments[place] = convert(values[place], problems)
+        count = self._count(values, samples, problems)
+        if problems or not self._are_long_enough(arguments):
+            return None
+        return [*arguments, count]
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Where what units take stands among the arguments, by name."""
+        return self._places
+
     def native_entry(
-        self, values: Sequence[Any], fallback: Callable[..., Any]
+        self,
+        values: Sequence[Any],
+        fallback: Callable[..., Any],
+        *,
+        limit: CallLimit | None = None,
+        is_pinned: bool | None = None,
     ) -> Callable[..., Any] | None:
-        """A callable for calls like the one with `values`; None where there is none."""
+        """A callable for calls like the one with `values`; None where there is none.
+
+        `limit` says which of them it takes, if not all, and `is_pinned` whether they run on this
+        device whatever is in use; by default that is as the kernel is.
+        """
         has_samples = self.kernel.signature.form == "array" or self._planes
         if not (self._launches and has_samples) or self.kernel.debug:
             return None
@@ -627,13 +794,18 @@ class Executable:
         is_split = len(self._unit_launches) < len(self._launches)
         if is_split or self._counters or self.kernel.steps != 1:
             return None
+        if self.kernel.sizes and self.kernel.sizes.takes_part_of(self._specs):
+            return None
         if not self.context.is_host:
-            return self._device_entry(values, fallback)
+            return None if limit else self._device_entry(values, fallback)
         make = self._unit_launches[0].launcher.direct
         if make is None:
             return None
         try:
-            return make(self._direct_call(values, fallback))
+            call = self._direct_call(values, fallback)
+            if is_pinned is not None:
+                call = replace(call, device=choice_of(self.context, is_named=is_pinned))
+            return make(replace(call, limit=limit))
         except TurnoutError:
             raise
         except Exception as error:
@@ -678,6 +850,9 @@ class Executable:
 
     def _direct_parameters(self, values: Sequence[Any]) -> Iterator[DirectParameter]:
         given = self.kernel.__signature__.parameters.values()
+        sizes = self.kernel.sizes or Sizes()
+        literals = scalar_literals(self._specs, sizes, self.types)
+        scalars = dict(sizes.scalars)
         for place, (parameter, spec, value) in enumerate(
             zip(given, self._specs, values, strict=True)
         ):
@@ -686,13 +861,15 @@ class Executable:
                 name=spec.name,
                 takes_position=parameter.kind is not parameter.KEYWORD_ONLY,
                 takes_keyword=parameter.kind is not parameter.POSITIONAL_ONLY,
-                default=parameter.default,
+                default=scalars.get(spec.name, parameter.default),
                 python_type=type(value),
                 dtype=_WEAK_TYPES[dtype] if isinstance(dtype, str) else dtype,
                 rank=spec.rank,
                 width=spec.width,
                 counts_samples=place in self._planes,
                 is_written=place in self._written,
+                shape=sizes.shape(spec),
+                literal=literals.get(spec.name),
             )
 
     # -- checks ----------------------------------------------------------------------------------
@@ -827,7 +1004,8 @@ class Executable:
     def _result(self, returned: list[Any]) -> Any:
         return tuple(returned) if self._returns_tuple else returned[0]
 
-    def _out_of_bounds(self, unit: ir.Unit, violation: IndexViolation) -> OutOfBoundsError:
+    def out_of_bounds(self, unit: ir.Unit, violation: IndexViolation) -> OutOfBoundsError:
+        """The error to raise of an index that a unit of the kernel had."""
         sites = [s for s in ir.statements(unit.body.body) if isinstance(s, ir.Load | ir.Store)]
         site = sites[violation.site]
         file = self.kernel.file
@@ -968,4 +1146,43 @@ def func(function: Callable[..., Any]) -> Func:
     return Func(function, read_lines(function))
 
 
-__all__ = ["Executable", "Kernel", "ParameterSpec", "func", "kernel"]
+def specialise(kernel: Kernel, /, *, samples: int | None = None, **sizes: Any) -> Kernel:
+    """The same kernel for calls of one size; also spelled ``specialize``.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    samples : int, optional
+        The number of samples of each call.
+    **sizes : tuple of int or None, or number
+        Shapes of arrays and values of numbers, by parameter.
+
+    Returns
+    -------
+    Kernel
+
+    Raises
+    ------
+    KernelError
+        As `Kernel.specialise`, which says more.
+
+    Examples
+    --------
+    >>> import numpy as np, turnout as tn
+    >>> from turnout import Param, Scalar
+    >>> @tn.kernel
+    ... def scaled(x: Scalar, factor: Param) -> Scalar:
+    ...     return x * factor
+    >>> tn.specialise(scaled, factor=3.0, samples=2)(np.array([1.0, 2.0]))
+    array([3., 6.])
+    """
+    if not isinstance(kernel, Kernel):
+        raise KernelError(
+            f"specialise takes a kernel (turnout.kernel), not {type(kernel).__name__}"
+        )
+    return kernel.specialise(samples=samples, **sizes)
+
+
+specialize = specialise
+
+__all__ = ["Executable", "Kernel", "ParameterSpec", "func", "kernel", "specialise", "specialize"]

@@ -42,6 +42,7 @@ def perf_dispatch(
     verify: Literal["always", "once", "never"] = "never",
     reference: str | None = None,
     tolerances: Mapping[Any, Any] | None = None,
+    check: Callable[..., object] | None = None,
 ) -> Callable[[Callable[P, R]], PerformanceDispatcher[P, R]]: ...
 
 
@@ -63,6 +64,7 @@ def perf_dispatch(
     verify: Literal["always", "once", "never"] = "never",
     reference: str | None = None,
     tolerances: Mapping[Any, Any] | None = None,
+    check: Callable[..., object] | None = None,
 ) -> Any:
     """Make an operation that runs the fastest of its registered implementations.
 
@@ -113,6 +115,9 @@ def perf_dispatch(
     tolerances : mapping, optional
         By element type the relative tolerance of that comparison, or a pair of the relative and
         the absolute one. Default: half of the digits of floats must agree, and all else be equal.
+    check : callable, optional
+        Called with the arguments of calls for whose geometry nothing is decided yet, before any
+        implementation is chosen; raises where they are wrong, whatever runs.
 
     Returns
     -------
@@ -158,6 +163,7 @@ def perf_dispatch(
         verify,
         reference,
         tolerances,
+        check,
     )
 
     def decorate(prototype: Callable[..., Any]) -> PerformanceDispatcher[..., Any]:

@@ -45,7 +45,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import ir
-from .direct import NO_DEFAULT, DirectCall, DirectParameter, DirectRun
+from .direct import NO_DEFAULT, CallLimit, DirectCall, DirectParameter, DirectRun
 from .errors import BackendError, CallError, CompileError, Unavailable
 from .hooks import (
     Binary,
@@ -60,19 +60,25 @@ from .hooks import (
     hookimpl,
 )
 from .ir import OPERATIONS, Operation, format_unit, statements
+from .offers import CompiledOperation, CompileOperation, offer_compiled_operation
 from .slots import packer
 from .threads import num_threads, on_num_threads_change
 
 if TYPE_CHECKING:
     from . import cfamily
+    from .cache import binary_key, default_cache
 
 
 def __getattr__(name: str) -> Any:
-    # Loading it takes milliseconds, which backends that write no text would lose.
+    # Loading them takes milliseconds, which backends that do not use them would lose.
     if name == "cfamily":
         from . import cfamily
 
         return cfamily
+    if name in ("binary_key", "default_cache"):
+        from . import cache
+
+        return getattr(cache, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -82,7 +88,10 @@ __all__ = [
     "BackendError",
     "Binary",
     "CallError",
+    "CallLimit",
     "CompileError",
+    "CompileOperation",
+    "CompiledOperation",
     "Device",
     "DirectCall",
     "DirectParameter",
@@ -96,11 +105,14 @@ __all__ = [
     "Target",
     "Timer",
     "Unavailable",
+    "binary_key",
     "cfamily",
+    "default_cache",
     "format_unit",
     "hookimpl",
     "ir",
     "num_threads",
+    "offer_compiled_operation",
     "on_num_threads_change",
     "packer",
     "statements",

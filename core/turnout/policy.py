@@ -1,33 +1,49 @@
 """Policies of ``"auto"`` dispatches, chosen while the program runs.
 
 A kernel with such dispatches becomes an operation of `turnout.perf_dispatch` whose implementations
-are the kernel itself, lowered by one policy each. They compute the same bits, so every call is
-right whichever of them it runs; which of them is fastest is measured, kept for later processes,
-explained, and measured again as for every other operation, which is how a mix of branches that has
-changed is noticed.
+are the kernel itself, lowered by one policy each: its *forms*. They compute the same bits, so every
+call is right whichever of them it runs; which of them is fastest is measured, kept for later
+processes, explained, and measured again as for every other operation.
+
+What is measured is kept for the number of samples and the mix of classes, which `turnout.mix` tells
+from a few samples. Some time after a choice another look is taken: where the mix has changed, the
+choice for that mix holds, or is made. `turnout.forecast` says which forms need not be tried.
+
+Between two looks the chosen form runs its calls by itself. Short calls of arrays of NumPy reach its
+machine code at once: a `CallLimit` says for how many calls and which sizes.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import fields
+from functools import cached_property
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import ir
 from .backends import active_name
+from .direct import CallLimit
 from .discovery import CORE
 from .errors import ConfigurationError, KernelError
 from .explain import Explanation
 from .implementations import forced_implementations
 from .kernel import Executable, Kernel
 from .lower import plan_dispatches, segmented_groups, with_policies
+from .mix import Mix, Sampler
 from .perf import PerformanceDispatcher, perf_dispatch
-from .ranking import median
+from .records import record
 from .segmentation import check_split
 from .signatures import generate_prototype
+from .watch import Known, Watch
+
+if TYPE_CHECKING:
+    from .forecast import Forecast
 
 SMALLEST_MEASURED = 256
 """Samples below which a choice costs more than it brings: these calls run the switch form."""
@@ -41,18 +57,15 @@ MOST_ARMS_PREDICATED = 32
 MOST_VARIANTS = 12
 """Combinations of policies that are tried, those that change the first dispatches first."""
 
-CALLS_PER_LOOK = 15
-"""Most calls that run the chosen form before one is an operation's again, which measures from time
-to time: to ask the operation, and what it has decided, takes about 25 microseconds."""
-
-LONG_CALL_NS = 1_600_000
-"""Calls that take so long are all an operation's, and of shorter ones the more the longer they
-take, so that a mix that has changed is seen soon."""
+SHORT_CALL_NS = 100_000
+"""Up to which time of a call it is worth machine code of its own to spare half a microsecond."""
 
 Policies = dict[str, str]
 
 
-def automatic(kernel: Kernel, executable: Executable) -> Executable | Automatic:
+def automatic(
+    kernel: Kernel, executable: Executable, uncounted: Automatic | Executable | None
+) -> Executable | Automatic | Counted:
     """What runs the calls of a kernel.
 
     Parameters
@@ -60,12 +73,16 @@ def automatic(kernel: Kernel, executable: Executable) -> Executable | Automatic:
     kernel : Kernel
     executable : Executable
         Of `kernel`, with dispatches that are open in the form ``"switch"``.
+    uncounted : Automatic, Executable or None
+        What runs such calls without counters; None if they have none.
 
     Returns
     -------
-    Executable or Automatic
+    Executable, Automatic or Counted
         `executable` where there is nothing to choose.
     """
+    if isinstance(uncounted, Automatic):
+        return Counted(uncounted, executable.counters)
     plan = executable.lowered.plan
     groups = open_groups(plan)
     has_arrays = any(spec.rank for spec in kernel.signature.parameters)
@@ -127,13 +144,18 @@ def _can_be(plan: ir.Plan, policies: Policies) -> bool:
 
 
 class Automatic:
-    """Runs the calls of a kernel by an operation over the forms that it can have.
+    """Runs the calls of a kernel by an operation over its forms.
 
     Attributes
     ----------
     operation : PerformanceDispatcher
         Called with the values of all parameters. Its geometry is the number of samples, by powers
-        of two, and the types of the arguments.
+        of two, the mix of classes, and the types of the arguments.
+    measured_place : int
+        The parameter whose elements are counted.
+    forms : dict of str to Kernel
+    smallest_form : str
+        The form of calls that are not worth a choice.
     """
 
     has_asked_for_entry = False
@@ -148,19 +170,35 @@ class Automatic:
         self.kernel = kernel
         self.executable = executable
         specs = kernel.signature.parameters
-        self._measured = next(place for place, spec in enumerate(specs) if spec.rank)
+        self.measured_place = next(place for place, spec in enumerate(specs) if spec.rank)
         parameters = kernel.__signature__.parameters
         self._keywords = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
-        self.operation = self._make_operation(groups, variants)
+        self._groups = groups
+        self._policies = {"+".join(policies.values()): policies for policies in variants}
+        self.forms = {name: self._form(policies) for name, policies in self._policies.items()}
+        self.smallest_form = next(iter(self.forms))
+        self._watches: dict[int, Watch] = {}
+        self._shortcut: _Shortcut | None = None
+        self._limited = threading.local()  # the samples of a call that does not run all
+        self.operation = self._make_operation()
 
-    def _make_operation(
-        self, groups: Mapping[str, ir.Dispatch], variants: Sequence[Policies]
-    ) -> PerformanceDispatcher[..., Any]:
-        kernel, size = self.kernel, self._size
-        types = tuple(str(dtype) for dtype in self.executable.types.values())
+    # -- the operation ---------------------------------------------------------------------------
+
+    def _form(self, policies: Policies) -> Kernel:
+        kernel = self.kernel
+        changed: dict[str, Any] = {
+            "chosen_policies": {**kernel.chosen_policies, **policies},
+            "device": self.executable.context.name,
+        }
+        if kernel.steps != 1:
+            changed["steps"] = 1  # each step may be a call of the operation
+        return kernel._varied(**changed)
+
+    def _make_operation(self) -> PerformanceDispatcher[..., Any]:
+        kernel, groups = self.kernel, self._groups
 
         def geometry(*args: Any, **keywords: Any) -> tuple[Any, ...]:
-            return (size(args, keywords).bit_length(), *types)
+            return self._geometry(self._watch(self._size(args, keywords)))
 
         prototype = generate_prototype(kernel.__signature__)
         name = next(iter(groups)) if len(groups) == 1 else "dispatch"
@@ -168,35 +206,45 @@ class Automatic:
         prototype.__qualname__ = f"{kernel.__qualname__}.{name}"
         prototype.__module__ = kernel.__module__
         operation = perf_dispatch(get_geometry_hash=geometry, active="auto")(prototype)
-        self._forms: dict[str, Kernel] = {}
-        self._shortcuts: dict[int, _Shortcut] = {}
-        device = self.executable.context.name
-        for policies in variants:
-            is_split = "segmented" in policies.values() and len(variants) > 1
-            changed: dict[str, Any] = {
-                "chosen_policies": {**kernel.chosen_policies, **policies},
-                "device": device,
-            }
-            if kernel.steps != 1:
-                changed["steps"] = 1  # each step is a call of the operation
-            name = "+".join(policies.values())
-            self._forms[name] = form = kernel._varied(**changed)
-            is_compatible = self._has_enough_samples if is_split else None
-            operation.register(name=name, is_compatible=is_compatible)(form)
+        for name, form in self.forms.items():
+            operation.register(name=name, is_compatible=self._compatible(name))(form)
         return operation
 
-    def _size(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> int:
-        """How many elements the first array has."""
-        name = self.kernel.signature.parameters[self._measured].name
-        array = keywords[name] if name in keywords else args[self._measured]
-        return math.prod(array.shape)
+    def _compatible(self, form: str) -> Callable[..., bool | str] | None:
+        """A function that says whether a form may be tried; None where there is no other one."""
+        if len(self.forms) == 1:
+            return None
+        is_split = "segmented" in self._policies[form].values()
 
-    def _has_enough_samples(self, *args: Any, **keywords: Any) -> bool | str:
-        size = self._size(args, keywords)
-        if size < SMALLEST_SPLIT:
-            return f"{size} samples are too few to be sorted by class"
-        # To sort, the host has to wait for the device.
-        return not self.executable.context.is_capturing() or "a graph is being captured"
+        def may_be_tried(*args: Any, **keywords: Any) -> bool | str:
+            size = self._size(args, keywords)
+            if is_split and size < SMALLEST_SPLIT:
+                return f"{size} samples are too few to be sorted by class"
+            # To sort, the host has to wait for the device.
+            if is_split and self.executable.context.is_capturing():
+                return "a graph is being captured"
+            return self._watch(size).ruled_out.get(form, True)
+
+        return may_be_tried
+
+    def _geometry(self, watch: Watch) -> tuple[Any, ...]:
+        types = map(str, self.executable.types.values())
+        return (watch.bits, str(watch.mix or ""), *types)
+
+    def _size(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> int:
+        """How many elements the first array has, of those of the samples that run."""
+        name = self.kernel.signature.parameters[self.measured_place].name
+        shape = (keywords[name] if name in keywords else args[self.measured_place]).shape
+        samples = getattr(self._limited, "samples", None)
+        return math.prod(shape if samples is None else (*shape[:-1], samples))
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def prepare(self, values: Sequence[Any]) -> None:
+        """Make everything that calls with such values may need, before there is one."""
+        _ = self._sampler
+        for name, form in self.forms.items():
+            self.form_entry(name, values, form, CallLimit(self.measured_place))
 
     def __call__(
         self,
@@ -205,23 +253,135 @@ class Automatic:
         steps: int,
         counters: Sequence[Any] = (),
     ) -> Any:
-        is_plain = samples is None and steps > 0 and not counters
-        if not is_plain or math.prod(values[self._measured].shape) < SMALLEST_MEASURED:
-            return self.executable(values, samples, steps, counters)
+        return self.run(values, samples, steps, {})
+
+    def run(
+        self,
+        values: Sequence[Any],
+        samples: int | None,
+        steps: int,
+        counters: Mapping[str, Any],
+    ) -> Any:
+        """Run a call; parameters as of an `Executable`, counters by name."""
+        if samples is None:
+            return self._run(values, None, steps, {**counters})
+        self._limited.samples = samples
+        try:
+            return self._run(values, samples, steps, {**counters, "samples": samples})
+        finally:
+            self._limited.samples = None
+
+    def _run(
+        self, values: Sequence[Any], samples: int | None, steps: int, options: dict[str, Any]
+    ) -> Any:
         args, keywords = self._as_given(values)
-        for _ in range(steps):
-            result = self.operation(*args, **keywords)
+        size = self._size(args, keywords)
+        if size < SMALLEST_MEASURED or not steps or self.kernel.is_misfit(values):
+            return self._smallest(*args, **keywords, **options, steps=steps)
+        watch, result = self._watch(size), None
+        for step in range(steps):
+            if self._is_recorded():
+                # The operation knows who may run then, and measures nothing.
+                geometry = self._geometry(watch)
+                result = self.operation.call_with(options, geometry, args, keywords)
+                continue
+            if watch.calls_left > 0:
+                left = steps - step
+                watch.calls_left -= left
+                if left > 1:
+                    options["steps"] = left
+                return watch.function(*args, **keywords, **options)
+            result = self._choose(watch, values, samples, options)
         return result
 
-    def explain(self, values: Sequence[Any]) -> Explanation:
-        """What is known about calls like one with these values."""
-        args, keywords = self._as_given(values)
-        return self.operation.explain(*args, **keywords)
+    def _is_recorded(self) -> bool:
+        context = self.executable.context
+        return not context.is_host and context.is_capturing()
+
+    @property
+    def _smallest(self) -> Kernel:
+        return self.forms[self.smallest_form]
 
     def _as_given(self, values: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         by_position = len(values) - len(self._keywords)
         keywords = dict(zip(self._keywords, values[by_position:], strict=True))
         return values[:by_position], keywords
+
+    def _choose(
+        self,
+        watch: Watch,
+        values: Sequence[Any],
+        samples: int | None,
+        options: Mapping[str, Any],
+    ) -> Any:
+        """Run a call by the decision that holds, and more after it; or else by the operation."""
+        context = self.executable.context
+        if not context.is_host:
+            context.sync()  # to wait for calls before is not what a look takes
+        started_ns = perf_counter_ns()
+        if self._shortcut is not None:
+            self._shortcut.account()
+        watch.account(started_ns)
+        if watch.is_look_due:
+            self._look(watch, values, samples)
+        args, keywords = self._as_given(values)
+        geometry = self._geometry(watch)
+        decided = self.operation.standing(geometry, args, keywords)
+        if decided is None:
+            watch.tried()
+            return self.operation.call_with(options, geometry, args, keywords)
+        watch.grant(decided, perf_counter_ns() - started_ns)
+        if self._shortcut is not None:
+            self._shortcut.take(watch, values)
+        return decided.function(*args, **keywords, **options)
+
+    # -- the mix ---------------------------------------------------------------------------------
+
+    def _watch(self, size: int) -> Watch:
+        bits = size.bit_length()
+        return self._watches.get(bits) or self._watches.setdefault(bits, Watch(bits))
+
+    @cached_property
+    def _sampler(self) -> Sampler:
+        # Where one form is forced, the mix decides nothing.
+        return Sampler(self.executable, self._groups if len(self.forms) > 1 else ())
+
+    @cached_property
+    def _forecast(self) -> Forecast | None:
+        """None where nothing is known of times, or of the classes of some dispatch."""
+        from .forecast import Forecast, is_possible
+
+        is_known = self._sampler.groups == tuple(self._groups) and self.executable.can_compile
+        if not (is_known and is_possible(self.executable, self._groups)):
+            return None
+        return Forecast(self.executable, self._policies)
+
+    def _look(self, watch: Watch, values: Sequence[Any], samples: int | None) -> None:
+        """Find out which mix calls have now."""
+        watch.looked(self._sampler.counts(values, samples), self._expected)
+
+    def _expected(self, mix: Mix) -> Known:
+        if self._forecast is None:
+            return Known(mix, {}, {})
+        from .forecast import ruled_out
+
+        shares = dict(zip(self._sampler.groups, mix.shares, strict=True))
+        estimates_ns = self._forecast.estimates(shares)
+        return Known(mix, estimates_ns, ruled_out(estimates_ns))
+
+    def explain(self, values: Sequence[Any]) -> Explanation:
+        """What is known about calls like one with these values."""
+        args, keywords = self._as_given(values)
+        watch = self._watch(self._size(args, keywords))
+        if watch.is_look_due:
+            self._look(watch, values, None)
+        told = self.operation.explain(*args, **keywords)
+        known = {each.name: getattr(told, each.name) for each in fields(told)}
+        shares = () if watch.mix is None else watch.mix.shares
+        mix = dict(zip(self._sampler.groups, shares, strict=False))
+        return PolicyExplanation(**known, mix=mix, estimates_ns=watch.estimates_ns)
+
+    # -- short ways ------------------------------------------------------------------------------
 
     def native_entry(
         self, values: Sequence[Any], fallback: Callable[..., Any]
@@ -231,47 +391,142 @@ class Automatic:
         if not context.is_host or self._keywords or self.kernel.steps != 1:
             return None
         is_pinned = self.kernel.device is not None
-        count, place, name = len(values), self._measured, context.name
-        measured, forms = self._measured_call, self._forms
-        smallest = next(iter(forms.values()))
-        shortcuts = self._shortcuts
+        count, place, name = len(values), self.measured_place, context.name
+        dtype = values[place].dtype
+        choose, smallest, watches = self._choose, self._smallest, self._watches
 
         def entry(*args: Any, **keywords: Any) -> Any:
             if (
                 len(args) != count
                 or keywords
                 or type(args[place]) is not np.ndarray
+                or args[place].dtype is not dtype
                 or not (is_pinned or active_name() == name)
             ):
                 return fallback(*args, **keywords)
             size = args[place].size
             if size < SMALLEST_MEASURED:
                 return smallest(*args)
-            shortcut = shortcuts.get(size.bit_length())
-            if shortcut is None or shortcut.calls_left <= 0:
-                return measured(*args)
-            shortcut.calls_left -= 1
-            return shortcut.form(*args)
+            watch = watches.get(size.bit_length())
+            if watch is None:
+                return fallback(*args)
+            if watch.calls_left <= 0:
+                return choose(watch, args, None, _NO_OPTIONS)
+            watch.calls_left -= 1
+            return watch.function(*args)
 
-        return staticmethod(entry)  # what stands in a class is not to become a method
+        # What stands in a class is not to become a method.
+        self._shortcut = _Shortcut(self, values, staticmethod(entry))
+        return self._shortcut.own
 
-    def _measured_call(self, *args: Any) -> Any:
-        """A call by the operation, after which some go to the chosen form at once."""
-        result = self.operation(*args)
-        decision = self.operation.decision(*args)
-        if decision is not None and decision.chosen is not None:
-            typical_ns = max(1, median(decision.samples.get(decision.chosen) or (LONG_CALL_NS,)))
-            calls = min(CALLS_PER_LOOK, int(LONG_CALL_NS / typical_ns) - 1)
-            shortcut = _Shortcut(self._forms[decision.chosen], calls)
-            self._shortcuts[args[self._measured].size.bit_length()] = shortcut
-        return result
+    def form_entry(
+        self, form: str, values: Sequence[Any], fallback: Callable[..., Any], limit: CallLimit
+    ) -> Callable[..., Any] | None:
+        """Machine code for calls by one form; None where there is none."""
+        # Its launchers have learnt from calls by Python when to use threads.
+        executable = self.forms[form].found(self.executable.context, values)
+        is_pinned = self.kernel.device is not None
+        entry: Callable[..., Any] | None = executable.native_entry(
+            values, fallback, limit=limit, is_pinned=is_pinned
+        )
+        return entry
+
+
+class Counted:
+    """Runs calls that count branches by the forms of calls that do not."""
+
+    has_asked_for_entry = True
+
+    def __init__(self, automatic: Automatic, counters: Sequence[str]) -> None:
+        self._automatic = automatic
+        self._counters = counters
+
+    def __call__(
+        self, values: Sequence[Any], samples: int | None, steps: int, counters: Sequence[Any]
+    ) -> Any:
+        named = dict(zip(self._counters, counters, strict=True))
+        return self._automatic.run(values, samples, steps, named)
+
+
+_NO_OPTIONS: Mapping[str, Any] = {}
 
 
 class _Shortcut:
-    """The form that is in use for a geometry; threads may share it, and lose count of calls."""
+    """Machine code that runs the chosen form of one size of calls, as often as it may.
 
-    __slots__ = ("calls_left", "form")
+    Attributes
+    ----------
+    own : callable
+        The newest entry of the kernel. It runs the smallest calls, and hands on all others.
+    """
 
-    def __init__(self, form: Kernel, calls_left: int) -> None:
-        self.form = form
-        self.calls_left = calls_left
+    def __init__(
+        self, automatic: Automatic, values: Sequence[Any], entry: Callable[..., Any]
+    ) -> None:
+        self._automatic = automatic
+        place = automatic.measured_place
+        smallest = CallLimit(place)
+        smallest.allow(_UNLIMITED, 0, SMALLEST_MEASURED - 1)
+        form = automatic.smallest_form
+        self.own = automatic.form_entry(form, values, entry, smallest) or entry
+        self._limit = CallLimit(place)
+        self._entries: dict[str, Callable[..., Any] | None] = {}
+        self._watch: Watch | None = None
+
+    def account(self) -> None:
+        """Give back the calls that were not run, and run no more."""
+        if self._watch is not None:
+            self._watch.calls_left += self._limit.left.value
+            self._watch = None
+            self._limit.left.value = 0
+
+    def take(self, watch: Watch, values: Sequence[Any]) -> None:
+        """Take most of the calls that a watch has, where that is worth while."""
+        calls = watch.calls_left - _CALLS_OF_PYTHON
+        is_short = 0 < watch.call_ns <= SHORT_CALL_NS and watch.form in self._automatic.forms
+        if calls <= 0 or not is_short:
+            return
+        if watch.form not in self._entries:
+            make = self._automatic.form_entry
+            self._entries[watch.form] = make(watch.form, values, self.own, self._limit)
+        entry = self._entries[watch.form]
+        if entry is None:
+            return
+        self._automatic.kernel.put_in_front(entry, self.own)
+        self._watch = watch
+        watch.calls_left = _CALLS_OF_PYTHON
+        self._limit.allow(calls, 1 << (watch.bits - 1), (1 << watch.bits) - 1)
+
+
+_UNLIMITED = 2**62
+_CALLS_OF_PYTHON = 8
+"""Calls that are left for those that have counters, for example, which machine code hands on."""
+
+
+@record
+class PolicyExplanation(Explanation):
+    """All that is known of the policies for some arguments; ``print`` shows it as a table.
+
+    It has what an `Explanation` has, and
+
+    Attributes
+    ----------
+    mix : dict of str to tuple of float
+        The share of each class by dispatch, as seen in a few samples; without those dispatches
+        whose classes cannot be told before the run.
+    estimates_ns : dict of str to float
+        What the model of time expects of each form, in nanoseconds per sample; empty where it
+        expects nothing.
+    """
+
+    mix: Mapping[str, tuple[float, ...]]
+    estimates_ns: Mapping[str, float]
+
+    def _remarks(self) -> list[str]:
+        lines = super()._remarks()
+        for name, shares in self.mix.items():
+            lines.append(f"mix of {name}: {', '.join(f'{share:.1%}' for share in shares)}")
+        if self.estimates_ns:
+            estimates = (f"{form} {ns:.2g} ns" for form, ns in self.estimates_ns.items())
+            lines.append(f"estimates per sample: {', '.join(estimates)}")
+        return lines

@@ -6,9 +6,10 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from .compatibility import Implementation
+from .compatibility import Implementation, PerGeometry
 from .errors import KernelError
 from .identity import check_version
+from .kernel import Kernel
 from .records import record
 from .signatures import check_accepts_arguments, check_parameters, check_runs_when_called
 from .tunable import variants
@@ -26,6 +27,8 @@ class Registration:
     tune: Mapping[str, Iterable[Any]] | None
     prune: Callable[..., bool] | None
     version: str | None
+    per_geometry: bool
+    make_ms: float
 
 
 @record
@@ -72,7 +75,10 @@ def implementations(
     check_runs_when_called(where, function)
     if given.is_compatible is not None:
         check_accepts_arguments(f"{where}: is_compatible", given.is_compatible, signature)
+    is_compatible = _compatibility(function, given.is_compatible)
     check_version(given.version)
+    if given.make_ms and not given.per_geometry:
+        raise KernelError(f"{where}: make_ms= is what making takes: give per_geometry=True, too")
     declared = check_mutates(where, given.mutates, signature)
     others = {each.name: each.writes for each in registered}
     found = []
@@ -85,9 +91,17 @@ def implementations(
                 f"{where}: verify={operation.verification.when!r} needs to know what it writes: "
                 "give mutates=, which may be empty"
             )
+        made = PerGeometry(own_function) if given.per_geometry else own_function
         found.append(
             Implementation(
-                own_name, own_function, writes, given.is_compatible, given.version, is_installed
+                own_name,
+                made,
+                writes,
+                is_compatible,
+                given.version,
+                is_installed,
+                make=own_function if given.per_geometry else None,
+                make_ns=given.make_ms * 1e6,
             )
         )
     return found
@@ -104,7 +118,26 @@ def _variants(
     return [(name, function)]
 
 
+def _compatibility(
+    function: object, given: Callable[..., object] | None
+) -> Callable[..., object] | None:
+    """What says whether calls may choose the function: a specialised kernel knows its own sizes."""
+    if not (isinstance(function, Kernel) and function.sizes):
+        return given
+    fits = function.fits
+    if given is None:
+        return fits
+
+    def fits_and_given(*args: Any, **keywords: Any) -> object:
+        answer = fits(*args, **keywords)
+        return given(*args, **keywords) if answer is True else answer
+
+    return fits_and_given
+
+
 def _checked_name(label: str, function: Callable[..., Any], name: str | None) -> str:
+    if name is None and isinstance(function, Kernel) and function.sizes:
+        return f"{function.__name__}[{function.sizes.name}]"
     if name is None:
         name = getattr(function, "__name__", None)
     if not isinstance(name, str) or not name or set(name) & set(":, \t\n"):

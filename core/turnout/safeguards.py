@@ -7,7 +7,8 @@ where one raised. Implementations are verified before the first of them runs.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +35,8 @@ class Safeguards(Hooks[Implementation]):
         All arguments of the call, defaults applied.
     verification : Verification
     memory : Memory
+    functions : dict of Implementation to callable
+        Gets what is made for this call before it is timed.
     """
 
     def __init__(
@@ -42,11 +45,13 @@ class Safeguards(Hooks[Implementation]):
         bound: inspect.BoundArguments,
         verification: Verification,
         memory: Memory,
+        functions: dict[Implementation, Callable[..., Any]],
     ) -> None:
         self._case = case
         self._bound = bound
         self._verification = verification
         self._memory = memory
+        self._functions = functions
         self._snapshot: Snapshot | None = None
         self._problem = ""  # why there is none
         self.admits_again = verification.when == "always"
@@ -84,6 +89,11 @@ class Safeguards(Hooks[Implementation]):
         return refused
 
     def prepare(self, candidate: Implementation) -> None:
+        if candidate.make is not None:
+            # What it raises the trial raises again, where it counts against the candidate.
+            with suppress(Exception):
+                made = candidate.function_for(self._bound.args, self._bound.kwargs)
+                self._functions[candidate] = made
         self._snapshot = None  # before another one is made: two would be twice the memory
         if candidate.writes.accesses is None:
             return

@@ -561,6 +561,69 @@ def _counting_unit(unit: ir.Unit, name: str, dispatch: ir.Dispatch, array: str) 
     return _reduced(unit, name, launch.body, (blocks,), region, [_counter(array)], {array})
 
 
+SAMPLED_AT_ONCE = 32
+"""How many positions one position of a sampling unit looks at."""
+
+_FRACTION = 2**16
+_SCATTER = 40503
+"""Its multiples, as parts of `_FRACTION`, are spread evenly: 65536 divided by the golden ratio."""
+
+
+def sampling_unit(unit: ir.Unit, group: str, array: str, most: int) -> ir.Unit:
+    """Make a unit that counts the classes of some positions, as `counting_units` does of all.
+
+    One position is taken of each of `most` equally long stretches, somewhere else in each, so that
+    classes in regular patterns are counted as often as they occur; all, where there are no more.
+
+    Parameters
+    ----------
+    unit : Unit
+    group : str
+        A dispatch without a `classification_problem`.
+    array : str
+        Name of the counters (u32, one element per class).
+    most : int
+        How many positions are looked at.
+
+    Returns
+    -------
+    Unit
+        ``<unit>__sample``, with parameters as those of `counting_units`.
+    """
+    dispatch = _dispatches(unit, [group])[group]
+    segmented = [d.name for d in dispatch_groups(unit) if d.policy == "segmented"]
+    unit = replace(unit, body=_with_switches(unit.body, segmented))
+    fresh = fresh_values(unit)
+    size = len(dispatch.arms)
+    body, (number,) = _with_classes(unit, [group], size, fresh)
+
+    launch, write = _Writer(fresh, list(unit.prologue)), _Writer(fresh)
+    total = launch.total(unit.extents)
+    count = launch.compute("minimum", total, launch.constant(most))
+    divisor = launch.compute("maximum", count, launch.constant(1))
+    stretch = launch.compute("floor_divide", total, divisor)
+    parts = launch.compute("multiply", total, launch.constant(_FRACTION))
+    step = launch.compute("floor_divide", parts, divisor)
+    blocks = launch.blocks(count, SAMPLED_AT_ONCE)
+    block = fresh(i64)
+
+    def classify(inner: _Writer, place: Value) -> Value:
+        scattered = inner.compute("multiply", place, inner.constant(_SCATTER))
+        part = inner.compute("remainder", scattered, inner.constant(_FRACTION))
+        start = inner.compute("multiply", place, step)
+        exact = inner.compute("add", start, inner.compute("multiply", part, stretch))
+        linear = inner.compute("floor_divide", exact, inner.constant(_FRACTION))
+        inner.at(linear, unit, body)
+        return number
+
+    def put(inner: _Writer, number: Value, found: Value) -> None:
+        inner.store(array, found, number, combine="add")
+
+    write.count(write.block(block, count, SAMPLED_AT_ONCE), size, classify, put)
+    region, name = write.region(block), f"{unit.name}__sample"
+    return _reduced(unit, name, launch.body, (blocks,), region, [_counter(array)], {array})
+
+
 # -- partition units -------------------------------------------------------------------------------
 # A stable counting sort. One position takes one block, in order, so the result does not depend on
 # how many threads run it.
@@ -823,14 +886,14 @@ class _Writer:
             total = self.compute("multiply", total, length)
         return total
 
-    def blocks(self, total: Value) -> Value:
+    def blocks(self, total: Value, length: int = BLOCK) -> Value:
         """Count blocks."""
-        rounded = self.compute("add", total, self.constant(BLOCK - 1))
-        return self.compute("floor_divide", rounded, self.constant(BLOCK))
+        rounded = self.compute("add", total, self.constant(length - 1))
+        return self.compute("floor_divide", rounded, self.constant(length))
 
-    def block(self, number: Value, total: Value) -> Bounds:
+    def block(self, number: Value, total: Value, length: int = BLOCK) -> Bounds:
         """Give the positions of one block."""
-        size = self.constant(BLOCK)
+        size = self.constant(length)
         first = self.compute("multiply", number, size)
         return first, self.compute("minimum", self.compute("add", first, size), total)
 

@@ -102,6 +102,11 @@ def dispatch_units(kernel: Kernel) -> dict[str, Kernel]:
             f"dispatch_units takes kernels of the per-sample form, and {kernel.__name__} is of the "
             "array form"
         )
+    if kernel.sizes:
+        raise KernelError(
+            f"dispatch_units takes kernels for all sizes, and {kernel.__name__} is specialised for "
+            f"{kernel.sizes}; give the kernel that it was made of"
+        )
     _, lowered = possible_lowering(kernel)
     parts = _split(kernel, lowered)
     name = kernel.__name__
@@ -196,6 +201,10 @@ class DispatchUnit(Kernel):
     def with_constants(self, /, **values: Any) -> Kernel:
         """The unit of the kernel with other values for names that it takes from outside."""
         return _unit(self.primal.with_constants(**values), self.number, self.device)
+
+    def specialise(self, /, *, samples: int | None = None, **sizes: Any) -> Kernel:
+        """Refused: how many samples a unit has differs from call to call."""
+        raise KernelError(f"{self.__name__} is a unit of dispatch_units, which is for all sizes")
 
     def _varied(self, **changed: Any) -> Kernel:
         return DispatchUnit(self.primal, self.number, **{"device": self.device, **changed})

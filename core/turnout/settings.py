@@ -27,6 +27,7 @@ class Settings:
     mutates : iterable of str, mapping, or None
         Checked when the prototype is known.
     verification : Verification
+    check : callable or None
     """
 
     get_geometry_hash: Callable[..., Hashable] | None
@@ -36,6 +37,7 @@ class Settings:
     clock: Clock
     mutates: Mutates | None
     verification: Verification
+    check: Callable[..., object] | None = None
 
 
 def settings(
@@ -48,6 +50,7 @@ def settings(
     verify: Any,
     reference: str | None,
     tolerances: Mapping[Any, Any] | None,
+    check: Callable[..., object] | None,
 ) -> Settings:
     """Check what does not depend on the prototype.
 
@@ -60,4 +63,4 @@ def settings(
         if value is not None and not callable(value):
             raise ConfigurationError(f"{name}={value!r} is not allowed: give a function")
     checked = verification(verify, reference, tolerances)
-    return Settings(get_geometry_hash, plan, max_geometries, timer, clock, mutates, checked)
+    return Settings(get_geometry_hash, plan, max_geometries, timer, clock, mutates, checked, check)

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from .backends import active_name
+from .backends import _find_default as find_default
+from .backends import _state as state
+from .backends import _used as used
 from .errors import KernelError
 from .geometry import describe
 from .tuning import Clock, Decided, TrialPlan
@@ -133,13 +135,13 @@ def generate_call(
     repeats by time, it reads (its own names have a prefix, which leaves all others to parameters)::
 
         def call(a, n=None):
-            geometry = get_geometry(a, n)
+            geometry = get_geometry(a, n)  # a generated one is written out here
             answer_0 = is_compatible_0(a, n)
             if answer_0 is not True and answer_0 is not False:
                 answer_0 = is_accepted(name_0, answer_0)
             try:
-                decided = decided_for((geometry, answer_0))
-            except TypeError:
+                decided = decisions[(geometry, answer_0)]
+            except (KeyError, TypeError):
                 decided = None
             if decided is not None and clock() < decided.expires:
                 return decided.function(a, n)
@@ -172,13 +174,18 @@ def generate_call(
     names: dict[str, Any] = {
         "get_geometry": get_geometry,
         "is_accepted": is_accepted,
-        "decided_for": decided.get,
+        "decisions": decided,
+        "KeyError": KeyError,
+        "TypeError": TypeError,
         "clock": clock,
-        "next": next,
         "dict": dict,
         "call_undecided": call_undecided,
     }
-    lines = [f"def $call{_declaration(parameters)}:", f"    $geometry = $get_geometry({arguments})"]
+    geometry = f"$get_geometry({arguments})"
+    written_out = getattr(get_geometry, _EXPRESSION, None)
+    if written_out is not None:
+        geometry, names = written_out, {**names, **_GEOMETRY_NAMES}
+    lines = [f"def $call{_declaration(parameters)}:", f"    $geometry = {geometry}"]
     key = "$geometry"
     for number, (name, is_compatible) in enumerate(checks):
         names |= {f"is_compatible_{number}": is_compatible, f"name_{number}": name}
@@ -192,15 +199,15 @@ def generate_call(
     holds = "$decided is not None"
     if plan.repeat_after_seconds:
         holds += " and $clock() < $decided.expires"
-    if plan.counts_calls:
-        holds += " and $next($decided.calls, None) is not None"
+    # A loop that is left at once takes the next one of the granted calls, faster than `next`.
+    count = "for $_ in $decided.calls: " if plan.counts_calls else ""
     lines += [
         "    try:",
-        f"        $decided = $decided_for({f'({key})' if checks else key})",
-        "    except TypeError:",
+        f"        $decided = $decisions[{f'({key})' if checks else key}]",
+        "    except ($KeyError, $TypeError):",
         "        $decided = None",
         f"    if {holds}:",
-        f"        return $decided.function({arguments})",
+        f"        {count}return $decided.function({arguments})",
         f"    return $call_undecided($geometry, [{', '.join(positional)}], "
         f"$dict({', '.join(keywords)}))",
     ]
@@ -213,14 +220,60 @@ def generate_geometry(prototype: inspect.Signature) -> Callable[..., tuple[Hasha
     """Generate the default ``get_geometry_hash``.
 
     For the prototype ``(a, n=1)`` it returns ``(active_name(), describe(a), describe(n))``, where
-    the common case of `describe`, an array of NumPy, is written out: that halves what the geometry
-    costs.
+    the common cases of `describe`, an array of NumPy and None, are written out: that halves what
+    the geometry costs.
+    """
+    return _geometry_function(prototype, _nested(prototype))
+
+
+def generate_flat_geometry(prototype: inspect.Signature) -> Callable[..., tuple[Hashable, ...]]:
+    """Generate a ``get_geometry_hash`` for operations whose calls take less than a microsecond.
+
+    Of arrays of NumPy it tells the shapes and layouts, and the type of the first one. Of parameters
+    that are None by default, like ``out``, it tells whether they are given. What it does not tell
+    implementations have to check. These properties stand side by side, which is faster than tuples
+    of tuples. Where anything else is given, it is the default geometry.
     """
     parameters = list(prototype.parameters.values())
-    described = "".join(f", {_description(p)}" for p in parameters)
-    source = f"def $geometry{_declaration(parameters)}: return ($active_name(){described},)"
-    names = {"active_name": active_name, "describe": describe, "type": type, "ndarray": np.ndarray}
-    return _execute(source, "geometry", names)
+    optional = [p.name for p in parameters if p.default is None]
+    arrays = [p.name for p in parameters if p.default is not None]
+    parts = [f"{arrays[0]}.dtype"]
+    parts += [f"{name}.shape, {name}.flags.c_contiguous" for name in arrays]
+    parts += [f"{name} is None" for name in optional]
+    are_arrays = " and ".join(f"$type({name}) is $ndarray" for name in arrays)
+    flat = f"({_DEVICE}, {', '.join(parts)})"
+    return _geometry_function(prototype, f"{flat} if {are_arrays} else {_nested(prototype)}")
+
+
+_EXPRESSION = "__turnout_expression__"
+_DEVICE = "($used() or $state.default or $find_default()).name"
+"""`active_name`, written out."""
+
+_GEOMETRY_NAMES: Mapping[str, Any] = {
+    "used": used.get,
+    "state": state,
+    "find_default": find_default,
+    "describe": describe,
+    "type": type,
+    "ndarray": np.ndarray,
+    "none": describe(None),
+}
+
+
+def _geometry_function(
+    prototype: inspect.Signature, expression: str
+) -> Callable[..., tuple[Hashable, ...]]:
+    """Make a function of an expression, which `generate_call` writes out in its own text."""
+    declaration = _declaration(list(prototype.parameters.values()))
+    source = f"def $geometry{declaration}: return {expression}"
+    function = _execute(source, "geometry", _GEOMETRY_NAMES)
+    function.__dict__[_EXPRESSION] = expression
+    return function
+
+
+def _nested(prototype: inspect.Signature) -> str:
+    described = "".join(f", {_description(p)}" for p in prototype.parameters.values())
+    return f"({_DEVICE}{described},)"
 
 
 def _description(parameter: Parameter) -> str:
@@ -229,7 +282,10 @@ def _description(parameter: Parameter) -> str:
     if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
         return f"$describe({name})"
     of_array = f"({name}.shape, {name}.dtype, {name}.flags.c_contiguous)"
-    return f"{of_array} if $type({name}) is $ndarray else $describe({name})"
+    otherwise = f"$describe({name})"
+    if parameter.default is None:
+        otherwise = f"$none if {name} is None else {otherwise}"
+    return f"{of_array} if $type({name}) is $ndarray else {otherwise}"
 
 
 def generate_prototype(signature: inspect.Signature) -> FunctionType:

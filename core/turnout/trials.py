@@ -137,14 +137,36 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One way to do the work; `name` is unique within a tuner."""
+    """One way to do the work.
+
+    Attributes
+    ----------
+    name : str
+        Unique within a tuner.
+    function : callable
+        Does it, for any arguments.
+    make : callable or None
+        Takes the arguments of a call, and returns the function that does it faster for all
+        arguments of the same geometry.
+    make_ns : float
+        What `make` takes about. It is tried for a geometry only when the calls of that geometry
+        have taken as long, so that trying it at most doubles their time.
+    """
 
     name: str
     function: Callable[..., Any]
+    make: Callable[..., Callable[..., Any]] | None = field(default=None, kw_only=True)
+    make_ns: float = field(default=0.0, kw_only=True)
+
+    def function_for(
+        self, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Callable[..., Any]:
+        """Return the function for all arguments with the geometry of these."""
+        return self.function if self.make is None else self.make(*arguments, **keywords)
 
 
 C = TypeVar("C", bound=Candidate)
-Phase = Literal["warmup", "active", "untimed"]
+Phase = Literal["warmup", "active", "untimed", "waiting"]
 Source = Literal["measured", "remembered", "given"]
 Regime = Literal["calls", "copies"]
 
@@ -218,6 +240,7 @@ class Trials(Generic[C]):
         "refusals",
         "regime",
         "samples",
+        "waited_ns",
         "warmups",
     )
 
@@ -242,6 +265,7 @@ class Trials(Generic[C]):
         self.regime: Regime = "calls"  # of the latest samples
         self.is_recalled = False  # whether earlier processes were asked what they know
         self.origin = ""  # of what they knew
+        self.waited_ns = 0.0  # what calls took while candidates were not yet worth making
 
     # -- what is tried next
 
@@ -255,6 +279,13 @@ class Trials(Generic[C]):
             unresolved = self._unresolved(candidates)
             wanting = [c for c in unresolved if self._count(c) < self._quota(c).most]
         return (min(wanting, key=self._count), "active") if wanting else None
+
+    def worthwhile(self, candidates: Sequence[C]) -> Sequence[C]:
+        """Return the candidates that are worth making by now; all, where that leaves none."""
+        worthwhile = [
+            c for c in candidates if c.make_ns <= self.waited_ns or c.name in self.samples
+        ]
+        return worthwhile or candidates
 
     def _warmups(self, candidate: C) -> int:
         return self.warmups.get(candidate.name, 0)

@@ -50,6 +50,9 @@ Timer = Callable[[Callable[[], None]], int]
 Clock = Callable[[], float]
 """Returns seconds that never run backwards, like :func:`time.monotonic`."""
 
+_WAITING_CALL_NS = 5_000
+"""What a call takes in turnout itself while nothing is decided."""
+
 _CALLS_BETWEEN_LOOKS = 1000
 """How often the clock is looked at when an evaluation is paid for but not yet due."""
 
@@ -134,11 +137,17 @@ class Decided(Generic[C]):
 
     def __init__(self, candidate: C, decision: Decision) -> None:
         self.candidate = candidate
-        self.function = candidate.function
+        self.function: Callable[..., Any] = (
+            candidate.function if candidate.make is None else self._make
+        )
         self.decision = decision
         self.expires = math.inf
         self.due = math.inf  # with a budget: no evaluation before this time
         self.grant(None)
+
+    def _make(self, *arguments: Any, **keywords: Any) -> Any:
+        self.function = self.candidate.function_for(arguments, keywords)
+        return self.function(*arguments, **keywords)
 
     def grant(self, calls: int | None) -> None:
         """Let this many calls pass before the next look; None: any number."""
@@ -149,6 +158,11 @@ class Decided(Generic[C]):
     def remaining(self) -> int:
         """How many of the granted calls are left."""
         return 0 if self.granted is None else operator.length_hint(self.calls)
+
+    def spend(self, calls: int) -> None:
+        """Count calls that were made without taking them from `calls`, all at once."""
+        if self.granted is not None:
+            self.calls = iter(range(max(0, self.remaining - calls)))
 
     @property
     def elapsed_ns(self) -> float:
@@ -327,6 +341,10 @@ class Tuner(Generic[C]):
             turn = self._admitted_turn(case, trials, holder, hooks)
             if turn.phase == "untimed":
                 result, decision = work(turn.candidate), turn.decision
+            elif turn.phase == "waiting":
+                begin_ns = time.perf_counter_ns()
+                result, decision = work(turn.candidate), None
+                trials.waited_ns += time.perf_counter_ns() - begin_ns + _WAITING_CALL_NS
             else:
                 result, decision = self._run_trial(case, trials, turn, work, timer, hooks)
         finally:
@@ -400,6 +418,9 @@ class Tuner(Generic[C]):
             candidates = trials.qualified(case.candidates)
             if not may_measure:
                 return _Turn(trials.in_use(candidates), "untimed")
+            worthwhile = trials.worthwhile(candidates)
+            if len(worthwhile) < len(candidates):
+                return _Turn(trials.in_use(worthwhile), "waiting")
             is_free = trials.holder in (None, holder)
             if decided is not None and is_free:
                 self._retire(case.key, trials)
@@ -568,6 +589,15 @@ class Tuner(Generic[C]):
             hooks.decided(decision)
 
     # -- without a call
+
+    def standing(self, case: Case[C]) -> Decided[C] | None:
+        """The decision that holds for a case; None where its candidates are to be tried."""
+        with self._lock:
+            decided = self.decided.get(case.key)
+            if decided is None:
+                return None
+            trials = self._trials[decided.decision.geometry]
+            return None if self._is_expired(decided, case, trials) else decided
 
     def tune(
         self,

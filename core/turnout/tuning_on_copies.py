@@ -64,8 +64,12 @@ def tune_on_copies(
     """
     sampler = Sampler(bound, written, timer)
 
+    functions: dict[C, Callable[..., Any]] = {}
+
     def sample(candidate: C) -> int:
-        return sampler.sample(candidate.function)
+        if candidate not in functions:
+            functions[candidate] = candidate.function_for(bound.args, bound.kwargs)
+        return sampler.sample(functions[candidate])
 
     with _progress(label) as show:
         tuner.tune(case, sample, hooks, progress=lambda candidate: show(candidate.name))

@@ -357,6 +357,23 @@ def test_defaults_are_kept(tmp_path):
     assert loaded(np.array([1.0, 2.0]), c=4.0).tolist() == [3.5, 4.0]
 
 
+def test_specialised_kernels_stay_so(tmp_path):
+    @tn.kernel
+    def scaled(a: NDArray[f64, 1], factor: Param, out: NDArray[f64, 1]):
+        for i in range(a.shape[0]):
+            out[i] = a[i] * factor
+
+    special = scaled.specialise(a=(3,), factor=np.float32(2))
+    tn.build([special], tmp_path / "b", targets=REFERENCE)
+    loaded, out = tn.load(tmp_path / "b", "scaled"), np.zeros(3)
+    assert loaded.sizes == special.sizes
+    loaded(np.arange(3.0), out=out)
+    assert out.tolist() == [0.0, 2.0, 4.0]
+    for kernel in (special, loaded):
+        with pytest.raises(tn.CallError, match=r"'a' has"):
+            kernel(np.arange(4.0), out=np.zeros(4))
+
+
 def test_debug_kernels_name_the_line(tmp_path):
     @tn.kernel(debug=True)
     def written(place: NDArray[tn.i64, 1], x: NDArray[f64, 1]) -> None:
@@ -376,8 +393,10 @@ def test_what_needs_source_is_refused(tmp_path):
     loaded = tn.load(tmp_path / "b", "doubled")
     with pytest.raises(tn.KernelError, match=r"doubled was loaded from .* and has no source"):
         tn.vjp(loaded, wrt=("x",))(x=V, bar_out=V, bar_x=np.zeros(9))
-    with pytest.raises(tn.KernelError, match="constants are compiled into its code"):
+    with pytest.raises(tn.KernelError, match="what is constant is compiled into its code"):
         loaded.with_constants(factor=2)
+    with pytest.raises(tn.KernelError, match="what is constant is compiled into its code"):
+        loaded.specialise(samples=3)
     with pytest.raises(tn.BundleError, match=r"was loaded from .*; build it where its source is"):
         tn.build([loaded], tmp_path / "c", targets=REFERENCE)
 

@@ -26,6 +26,7 @@ from turnout.segmentation import (
     compare_classes,
     count_classes,
     counting_units,
+    sampling_unit,
     scatter_order,
     split,
     starts_of,
@@ -546,6 +547,46 @@ def test_counting_units_count_as_bincount(run: Run, samples: int, classes: int) 
     arguments = {"k": k, "out": np.zeros(samples)}
     expected = np.bincount(np.clip(k, 0, classes - 1), minlength=classes).tolist()
     assert mix_of(run, selecting(i64, classes), "dispatch0", arguments, classes) == expected
+
+
+@pytest.mark.parametrize("classes", [3, 9])
+@pytest.mark.parametrize("samples", [0, 1, 31, 32, 33, 999, 1000])
+def test_a_sampling_unit_looks_at_all_of_few(run: Run, samples: int, classes: int) -> None:
+    unit = sampling_unit(selecting(i64, classes), "dispatch0", "mix_", 1000)
+    k = np.random.default_rng(samples).integers(-2, classes + 2, samples)
+    mix = np.full(classes, 5, np.uint32)
+    run(unit, {"k": k, "out": np.zeros(samples), "mix_": mix})
+    expected = np.bincount(np.clip(k, 0, classes - 1), minlength=classes)
+    assert (mix - 5).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("samples", [1001, 1024, 5000, 65_536, 100_003])
+def test_a_sampling_unit_looks_everywhere_in_many(run: Run, samples: int) -> None:
+    unit = sampling_unit(selecting(i64, 10), "dispatch0", "mix_", 1000)
+    places = np.arange(samples)
+    for name, k in {
+        "tenths": places * 10 // samples,
+        "even and odd": places % 2,
+        "runs of four": places // 4 % 2,
+        "every eighth": (places % 8 == 3).astype(int),
+    }.items():
+        mix = np.zeros(10, np.uint32)
+        run(unit, {"k": k, "out": np.zeros(samples), "mix_": mix})
+        assert mix.sum() == 1000
+        shares = np.bincount(k, minlength=10) / samples
+        assert np.abs(mix / 1000 - shares).max() < 0.035, name
+
+
+def test_a_sampling_unit_counts_what_is_reached(run: Run) -> None:
+    unit, arguments = unit_of(state), state_arguments(500)
+    reached = ~arguments["done"] & (arguments["v"] > -1.0)
+    outer = np.clip(arguments["w"] + arguments["kind"], 0, 2)
+    mix = np.zeros(3, np.uint32)
+    before = copied(arguments)
+    run(sampling_unit(unit, "outer", "mix_", 1000), arguments | {"mix_": mix})
+    assert mix.tolist() == np.bincount(outer[reached], minlength=3).tolist()
+    for name, array in before.items():
+        assert bits(arguments[name]) == bits(array)
 
 
 def test_what_is_not_reached_is_not_counted(run: Run) -> None:

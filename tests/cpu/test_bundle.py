@@ -66,6 +66,17 @@ for _ in range(3):
     polar(x, y)
 assert type(type(polar).__call__).__name__ == "builtin_function_or_method"
 
+# Policies are chosen as always: by looks at the mix, and calls that are measured.
+law = tn.load("bundle", "automatic")
+arguments = bundle_calls.calls()["automatic"]
+for count in (10, 1000, bundle_calls.N):
+    dt, *arrays = arguments.values()
+    arrays = [array[:count].copy() for array in arrays]
+    for _ in range(200):
+        law(dt, *arrays)
+    law(dt, *arrays, dispatch0_mix=np.zeros(3, np.uint32))
+print(law.explain(dt, *arrays))
+
 # And what the bundle has no such code for is still called.
 powers = tn.load("bundle", "powers")
 for _ in range(3):

@@ -169,6 +169,16 @@ def rounds(a: NDArray[i64, 1], out: NDArray[i64, 1]) -> None:
         out[i] = count
 
 
+@tn.kernel
+def totals(a: NDArray[f64, 1], out: NDArray[f64, 1]) -> None:
+    total, product = 0.0, 1.0
+    for i in range(a.shape[0]):
+        total += a[i]
+        if a[i] > 0:
+            product *= 1 + a[i] / 64
+    out[0], out[1] = total, product
+
+
 @pytest.fixture(scope="module")
 def random() -> np.random.Generator:
     return np.random.default_rng(7)
@@ -221,6 +231,16 @@ def test_an_axis_that_is_not_split(meeting: Meeting, random: np.random.Generator
 def test_work_that_varies(meeting: Meeting) -> None:
     a = np.arange(1, 501)
     assert_same_in_any_number(rounds, (a, np.zeros_like(a)), meeting)
+
+
+def test_reductions_have_one_order(meeting: Meeting, random: np.random.Generator) -> None:
+    arguments = random.standard_normal(50_000), np.zeros(2)
+    alone = outputs(totals, arguments, 1)
+    for count in COUNTS:
+        meeting.jobs.clear()
+        assert outputs(totals, arguments, count) == alone
+        # The first job is that of the blocks; what joins them has fewer positions.
+        assert len({thread for thread, _, _ in meeting.jobs[0]}) == count
 
 
 @pytest.mark.parametrize("form", ["switch", "select"])

@@ -37,7 +37,7 @@ from turnout import (
     u64,
 )
 
-from .cases import Arguments, Case
+from .cases import Arguments, Case, anything
 from .operations import cast_cases, operation_cases
 
 _cases: list[Case] = []
@@ -469,7 +469,7 @@ def cumulative(a: NDArray[f32, 1]) -> None:
 def sums_in_order(x: NDArray[f32, 1], out: NDArray[f32, 1]) -> None:
     total = f32(0)
     product = f32(1)
-    for i in range(x.shape[0]):
+    for i in tn.serial(range(x.shape[0])):
         total += x[i]
         product *= 1 + x[i] * 0.01
     out[0] = total
@@ -642,6 +642,165 @@ def repeated(x: NDArray[f32, 1], out: NDArray[f32, 1], rounds: Param[i64]) -> No
             out[i] = out[i] * 0.5 + x[i]
 
 
+# ---- reductions: `reductions.combined` has their order ------------------------------------------
+
+
+@_case(
+    lambda r, n: (_normal(r, n), _normal(r, n), np.zeros(4, np.float32), np.zeros(1, np.int64)),
+    as_python=False,
+)
+@tn.kernel
+def reductions(
+    a: NDArray[f32, 1], b: NDArray[f32, 1], out: NDArray[f32, 1], count: NDArray[i64, 1]
+) -> None:
+    total = f32(0.5)
+    product = f32(1)
+    least = f32(np.inf)
+    greatest = -f32(np.inf)
+    positive = 0
+    for i in range(a.shape[0]):
+        total += a[i] * b[i]
+        product *= 1 + a[i] * 0.01
+        least = tm.minimum(least, a[i])
+        greatest = tm.maximum(b[i], greatest)
+        if a[i] > 0:
+            positive += 1
+    out[0] = total
+    out[1] = product
+    out[2] = least
+    out[3] = greatest
+    count[0] = positive
+
+
+@_case(lambda r, n: (anything(r, f64, n), np.zeros(3)), "f64", as_python=False)
+@tn.kernel
+def reductions_of_anything(a: NDArray[f64, 1], out: NDArray[f64, 1]) -> None:
+    total = 0.0
+    least = np.inf
+    greatest = -np.inf
+    for i in range(a.shape[0]):
+        if a[i] < 1e300:
+            total -= a[i]
+        least = tm.minimum(least, a[i])
+        greatest = tm.maximum(greatest, a[i])
+    out[0] = total
+    out[1] = least
+    out[2] = greatest
+
+
+@_case(
+    lambda r, n: (
+        _integers(r, n, np.int32, -(1 << 31), 1 << 31),
+        _integers(r, n, np.uint8, 0, 256),
+        np.zeros(4, np.int64),
+        np.zeros(4, np.int32),
+        np.zeros(2, np.uint8),
+    ),
+)
+@tn.kernel
+def reductions_of_integers(
+    a: NDArray[i32, 1],
+    b: NDArray[u8, 1],
+    wide: NDArray[i64, 1],
+    narrow: NDArray[i32, 1],
+    small: NDArray[u8, 1],
+) -> None:
+    total = i64(7)
+    least = i64(1 << 40)
+    greatest = 3
+    odd = 0
+    wrapped = i32(0)
+    product = i32(1)
+    bits = i32(-1)
+    parity = i32(0)
+    sum_of_bytes = u8(0)
+    any_bits = u8(0)
+    for i in range(a.shape[0]):
+        x = a[i]
+        total += i64(x) * i
+        least = min(least, i64(x))
+        greatest = max(greatest, i)
+        wrapped -= x
+        product *= x | 1
+        bits &= x
+        parity ^= x
+        sum_of_bytes += b[i]
+        any_bits |= b[i] & 18
+        if x % 2 == 0:
+            continue
+        odd += 1
+    wide[0] = total
+    wide[1] = least
+    wide[2] = greatest
+    wide[3] = odd
+    narrow[0] = wrapped
+    narrow[1] = product
+    narrow[2] = bits
+    narrow[3] = parity
+    small[0] = sum_of_bytes
+    small[1] = any_bits
+
+
+@_case(lambda r, n: (_normal(r, n), np.zeros(n, np.float32), np.zeros(3, bool)))
+@tn.kernel
+def reductions_of_bools(a: NDArray[f32, 1], b: NDArray[f32, 1], out: NDArray[bool_, 1]) -> None:
+    some = False
+    every = True
+    odd = False
+    for i in range(a.shape[0]):
+        b[i] = a[i] * 2
+        some |= b[i] > 5
+        every &= b[i] < 7
+        odd ^= b[i] > 0
+    out[0] = some
+    out[1] = every
+    out[2] = odd
+
+
+@_case(
+    lambda r, n: (_normal(r, (n // 3, 9)), _normal(r, n), np.zeros(3, np.float32)),
+    as_python=False,
+)
+@tn.kernel
+def reductions_of_rows(a: NDArray[f32, 2], weights: NDArray[f32, 1], out: NDArray[f32, 1]) -> None:
+    total = f32(0)
+    for i in range(a.shape[0]):
+        weight = weights[i]
+        for j in range(a.shape[1]):
+            total += a[i, j] * weight
+    backwards = f32(0)
+    for i in range(a.shape[0] - 1, -1, -1):
+        for j in range(0, a.shape[1], 2):
+            for k in range(3):
+                backwards += a[i, j] * k
+    ragged = f32(0)
+    for i in range(a.shape[0]):
+        row = f32(0)
+        for j in range(i % 9):
+            row += a[i, j]
+        ragged = tm.maximum(ragged, row)
+    out[0] = total
+    out[1] = backwards
+    out[2] = ragged
+
+
+@_case(lambda r, n: (_normal(r, n), np.zeros(n, np.float32), 0.125), as_python=False)
+@tn.kernel
+def standardised(x: NDArray[f32, 1], out: NDArray[f32, 1], smallest: Param) -> None:
+    n = x.shape[0]
+    total = f32(0)
+    for i in range(n):
+        total += x[i]
+    mean = total / max(n, 1)
+    squares = f32(0)
+    for i in tn.parallel(range(n)):
+        out[i] = x[i] - mean
+        squares += out[i] * out[i]
+    deviation = tm.maximum(tm.sqrt(squares / max(n, 1)), smallest)
+    for i in range(n):
+        out[i] /= deviation
+
+
 CONFORMANCE_KERNELS: tuple[Case, ...] = (*_cases, *operation_cases(), *cast_cases())
 """Every kernel of the suite; `LANGUAGE_KERNELS` are those that are written out here."""
 
@@ -655,6 +814,31 @@ LANGUAGE_KERNELS: tuple[Case, ...] = tuple(_cases)
 def double(a: NDArray[f32, 1], b: NDArray[f32, 1]) -> None:
     for i in range(b.shape[0]):
         b[i] = a[i] * 2
+
+
+@tn.kernel
+def total_of_floats(a: NDArray[f32, 1], out: NDArray[f32, 1]) -> None:
+    total = f32(0)
+    for i in range(a.shape[0]):
+        total += a[i]
+    out[0] = total
+
+
+@tn.kernel
+def total_of_doubles(a: NDArray[f64, 1], out: NDArray[f64, 1]) -> None:
+    total = 0.0
+    for i in range(a.shape[0]):
+        total += a[i]
+    out[0] = total
+
+
+@tn.kernel
+def product_of_table(a: NDArray[f32, 2], out: NDArray[f32, 1]) -> None:
+    product = f32(1)
+    for i in range(a.shape[0]):
+        for j in range(a.shape[1]):
+            product *= a[i, j]
+    out[0] = product
 
 
 @tn.kernel

@@ -271,13 +271,17 @@ Statement = (
 
 @record
 class ArrayParameter:
-    """An array argument of a unit: `rank` axes, any strides."""
+    """An array argument of a unit: `rank` axes, any strides.
+
+    `shape` is empty, or has the length of each axis; None where only a call tells it.
+    """
 
     name: str
     dtype: DType
     rank: int
     is_read: bool = True
     is_written: bool = False
+    shape: tuple[int | None, ...] = ()
 
 
 @record
@@ -316,6 +320,8 @@ class Unit:
         ``parameters`` are the positions (i64), one per axis; yields nothing.
     fast_math : bool
         Whether the author allowed relaxed floating point.
+    apart : tuple of (str, str)
+        Pairs of arrays that share no memory, as far as a transform says so; it may name others.
     """
 
     name: str
@@ -324,6 +330,7 @@ class Unit:
     extents: tuple[Value, ...]
     body: Region
     fast_math: bool = False
+    apart: tuple[tuple[str, str], ...] = ()
 
     @property
     def arrays(self) -> dict[str, ArrayParameter]:
@@ -333,11 +340,16 @@ class Unit:
 
 @record
 class Scratch:
-    """Plan step: memory that lives for one launch; zero-filled, C-contiguous."""
+    """Plan step: memory that lives for one launch; C-contiguous.
+
+    It is filled with zeros, unless every element that is read is written before (``is_filled`` is
+    False): then it may hold anything.
+    """
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
+    is_filled: bool = True
 
 
 Quantity = tuple[str, int | None]

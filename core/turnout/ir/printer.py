@@ -15,6 +15,7 @@ def format_unit(unit: ir.Unit) -> str:
     """Readable text of a unit."""
     lines = [f"unit {unit.name}{' fast_math' if unit.fast_math else ''}"]
     lines += [f"  parameter {_parameter(parameter)}" for parameter in unit.parameters]
+    lines += [f"  apart {first}, {second}" for first, second in unit.apart]
     lines += _indented(unit.prologue)
     space = ", ".join(
         f"{position} < {extent}"
@@ -30,7 +31,8 @@ def format_plan(plan: ir.Plan) -> str:
     lines = []
     for step in plan.steps:
         if isinstance(step, ir.Scratch):
-            lines.append(f"scratch {step.name}: {step.dtype}{list(step.shape)}")
+            filled = "" if step.is_filled else " of anything"
+            lines.append(f"scratch {step.name}: {step.dtype}{list(step.shape)}{filled}")
         elif isinstance(step, ir.Split):
             lines.append(f"split {step.run.unit.name} into {len(step.branches)} classes:")
             lines += ["  " + line for part in step.parts for line in format_plan(part).splitlines()]
@@ -46,7 +48,10 @@ def _parameter(parameter: ir.Parameter) -> str:
     access = {(True, True): "inout", (True, False): "in", (False, True): "out"}.get(
         (parameter.is_read, parameter.is_written), "unused"
     )
-    return f"{access} {parameter.name}: {parameter.dtype}[rank {parameter.rank}]"
+    axes = f"rank {parameter.rank}"
+    if parameter.shape:
+        axes = " x ".join("?" if n is None else str(n) for n in parameter.shape)
+    return f"{access} {parameter.name}: {parameter.dtype}[{axes}]"
 
 
 def _indented(body: Iterable[ir.Statement]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..records import record
 from .parallel import Access, Dependence
+from .reductions import BLOCK, LANES, NOUNS
 from .source import FunctionSource
 
 
@@ -73,8 +74,18 @@ def carried(names: Sequence[str]) -> Refusal:
     verb = "is" if len(names) == 1 else "are"
     return Refusal(
         f"{' and '.join(names)} {verb} carried from one iteration to the next",
-        "let each iteration store its own part in an array and combine the parts afterwards, or "
-        "make the loop around this one parallel",
+        "a loop that does nothing with it but s += x (or -=, *=, &=, |=, ^=, s = min(s, x), "
+        "s = max(s, x)) is a reduction, and parallel; or let each iteration store its own part in "
+        "an array and combine the parts afterwards, or make the loop around this one parallel",
+    )
+
+
+def reduced(names: Sequence[str], operations: Sequence[str]) -> str:
+    """For a loop whose carried values are reductions."""
+    found = [f"{name} is a {NOUNS[each]}" for name, each in zip(names, operations, strict=True)]
+    return (
+        f"{' and '.join(found)}, computed in blocks of {BLOCK} positions with {LANES} lanes each, "
+        "then pairwise"
     )
 
 

@@ -22,15 +22,21 @@ from .loops import trip_count
 from .notes import LoopNote, Refusal, Spelling
 from .parallel import LoopAnalysis
 from .reach import ReachAnalysis
+from .reductions import PartialResults, Reduction, Row, reached_by
 from .source import FunctionSource
 
 
 @dataclass
 class _Nest:
-    """A parallel loop nest: the loops, and the statements of the innermost body."""
+    """A parallel loop nest: the loops, and the statements of the innermost body.
+
+    `written` is the nest as its author wrote it, where it was made of another one: what accesses
+    may meet is found there. It is empty where nothing can.
+    """
 
     loops: list[ir.For]
     body: tuple[ir.Statement, ...]
+    written: _Nest | None = None
 
 
 @dataclass
@@ -58,6 +64,7 @@ class ArrayPlan:
         self.parameters = parameters
         self.fast_math = fast_math
         self.notes: list[LoopNote] = []
+        self.partial: dict[tuple[ir.DType, int], PartialResults] = {}
         self.reach = ReachAnalysis(builder, _quantities(builder, parameters))
         self.host: dict[int, ir.Statement | None] = {
             p.value.number: None for p in parameters if isinstance(p, ir.ScalarParameter)
@@ -72,11 +79,14 @@ class ArrayPlan:
         values = self._passed_values(groups)
         steps: list[ir.Step] = [ir.Scratch(s.array, s.dtype, s.shape) for s in scratch]
         steps += [ir.Scratch(name, value.dtype, (1,)) for value, name in values.values()]
+        partial = [results.scratch for results in self.partial.values()]
+        steps += partial
         arrays: dict[str, tuple[ir.DType, int]] = {
             p.name: (p.dtype, p.rank) for p in self.parameters if isinstance(p, ir.ArrayParameter)
         }
         arrays |= {s.array: (s.dtype, len(s.shape)) for s in scratch}
         arrays |= {name: (value.dtype, 1) for value, name in values.values()}
+        arrays |= {s.name: (s.dtype, len(s.shape)) for s in partial}
         for number, group in enumerate(groups):
             steps.append(self._run(group, number if len(groups) > 1 else None, arrays, values))
         return ir.Plan(tuple(steps))
@@ -135,6 +145,12 @@ class ArrayPlan:
             if ir.is_pure(statement) and all(v.number in self.host for v in statement.operands):
                 self.host.update((value.number, statement) for value in statement.results)
                 continue
+            reduced = self._reduction(statement) if isinstance(statement, ir.For) else None
+            if reduced is not None:
+                nests, joined = reduced
+                groups += [_Group(nest) for nest in nests]
+                groups.append(_Group(None, joined))
+                continue
             nest = self._nest(statement) if isinstance(statement, ir.For) else None
             if nest is not None:
                 groups.append(_Group(nest))
@@ -144,6 +160,67 @@ class ArrayPlan:
                 groups.append(_Group(None))
             groups[-1].statements.append(_plain_updates(statement, self.builder))
         return groups or [_Group(None)]
+
+    # -- reductions ------------------------------------------------------------------------------
+
+    def _reduction(self, loop: ir.For) -> tuple[list[_Nest], list[ir.Statement]] | None:
+        """The parallel nests that a loop becomes whose carried values are reductions.
+
+        And the statements, to be run in order after them, that define its results.
+        """
+        operations = reached_by(loop) if loop.results and loop.intent != "serial" else None
+        if operations is None or not self._is_known(loop):
+            return None
+        if loop.intent != "parallel" and self._shares(loop):
+            return None
+        row = self._rows(loop)
+        names = [self.builder.label(value) for value in loop.body.parameters[1:]]
+        reason = notes.reduced(names, operations)
+        for each in row.loops:
+            self._keep(LoopNote(each.line, True, reason))
+        loops, body = list(row.loops), row.body
+        written = _Nest(loops, (*(s for part in row.before for s in part), *body))
+        row = replace(row, body=self._inner_loops(self._private_updates(loops, body)))
+        reduction = Reduction(self.builder, row, operations, self._partial)
+        for statement in reduction.sizes:
+            self.host.update((value.number, statement) for value in statement.results)
+        first, *others = reduction.nests()
+        nests = [_Nest(*first, written), *(_Nest(*other, _Nest([], ())) for other in others)]
+        with self.builder.nested() as joined:
+            reduction.finish(loop.initial, loop.results)
+        return nests, joined
+
+    def _rows(self, loop: ir.For) -> Row:
+        """A loop and those perfectly nested in it that carry the same values."""
+        loops, body = [loop], loop.body.body
+        before: list[tuple[ir.Statement, ...]] = []
+        while body and isinstance(body[-1], ir.For):
+            inner, outer = body[-1], loops[-1].body
+            if inner.initial != outer.parameters[1:] or inner.results != outer.yields:
+                break
+            varying = self._perfect_prefix(body[:-1], may_load=True)
+            if varying is None or inner.intent == "serial" or not self._is_known(inner):
+                break
+            content = (*(s for part in before for s in part), *varying, *inner.body.body)
+            is_asserted = inner.intent == loop.intent == "parallel"
+            if not is_asserted and self._analysis([*loops, inner], content).dependence():
+                break
+            loops.append(inner)
+            before.append(varying)
+            body = inner.body.body
+        return Row(tuple(loops), tuple(before), body)
+
+    def _partial(self, operation: str, dtype: ir.DType, place: int) -> PartialResults:
+        """Memory for partial results; that of one loop is free again for the next."""
+        results = self.partial.get((dtype, place))
+        if results is None:
+            name = self._fresh_name(f"partial{len(self.partial)}")
+            results = self.partial[dtype, place] = PartialResults(operation, dtype, name)
+        return replace(results, operation=operation)
+
+    def _is_known(self, loop: ir.For) -> bool:
+        """Whether the range of a loop depends on arguments alone."""
+        return all(bound.number in self.host for bound in (loop.start, loop.stop, loop.step))
 
     def _note_loops_in_order(self, statement: ir.Statement) -> None:
         """Notes for the loops of a statement that runs once, in order."""
@@ -207,7 +284,7 @@ class ArrayPlan:
             return notes.DECLARED_SERIAL
         if loop.results:
             return self._carries(loop)
-        if any(bound.number not in self.host for bound in (loop.start, loop.stop, loop.step)):
+        if not self._is_known(loop):
             return notes.UNKNOWN_RANGE
         if loop.intent == "parallel":
             return None
@@ -223,13 +300,18 @@ class ArrayPlan:
     def _analysis(self, loops: Sequence[ir.For], body: Iterable[ir.Statement]) -> LoopAnalysis:
         return LoopAnalysis(loops, body, self.builder.known_integer)
 
-    def _perfect_prefix(self, prefix: tuple[ir.Statement, ...]) -> tuple[ir.Statement, ...] | None:
+    def _perfect_prefix(
+        self, prefix: tuple[ir.Statement, ...], *, may_load: bool = False
+    ) -> tuple[ir.Statement, ...] | None:
         """What stands before an inner loop, less what can move into the prologue.
 
         None where something there is not pure, so that the loops are not perfectly nested.
         """
-        varying = []
+        varying: list[ir.Statement] = []
         for statement in prefix:
+            if may_load and isinstance(statement, ir.Load):
+                varying.append(statement)
+                continue
             if not ir.is_pure(statement):
                 return None
             if all(operand.number in self.host for operand in statement.operands):
@@ -244,7 +326,7 @@ class ArrayPlan:
         """Whether `inner` can become one more axis of the iteration space."""
         if inner.results or inner.intent == "serial":
             return False
-        if any(bound.number not in self.host for bound in (inner.start, inner.stop, inner.step)):
+        if not self._is_known(inner):
             return False
         return not self._analysis([*loops, inner], (*prefix, *inner.body.body)).dependence()
 
@@ -299,11 +381,10 @@ class ArrayPlan:
         for position, group in enumerate(groups):
             for value in _free_values(self._content(group)):
                 if owners.get(value.number, position) != position and value.number not in passed:
-                    passed[value.number] = (value, self._passed_name(len(passed)))
+                    passed[value.number] = (value, self._fresh_name(f"passed{len(passed)}"))
         return passed
 
-    def _passed_name(self, number: int) -> str:
-        name = f"passed{number}"
+    def _fresh_name(self, name: str) -> str:
         while any(parameter.name == name for parameter in self.parameters):
             name += "_"
         return name
@@ -332,12 +413,12 @@ class ArrayPlan:
         parameters = self._parameters((*setup, *region.body), arrays)
         unit = ir.Unit(name, parameters, setup, extents, region, self.fast_math)
         ir.verify(unit)
-        loops = tuple(group.nest.loops) if group.nest else ()
-        found = self.reach.of(self._content(group), loops)
-        reaches = tuple(dict.fromkeys(found))
         if not group.nest:
+            reaches = tuple(dict.fromkeys(self.reach.of(group.statements, ())))
             return ir.Run(unit, reaches=reaches)
-        return ir.Run(unit, *self._overlap_rules(group.nest, unit), reaches)
+        nest = group.nest.written or group.nest
+        reaches = tuple(dict.fromkeys(self.reach.of(nest.body, tuple(nest.loops))))
+        return ir.Run(unit, *self._overlap_rules(nest, unit), reaches)
 
     def _space(self, nest: _Nest) -> tuple[tuple[Value, ...], Region]:
         build = self.builder

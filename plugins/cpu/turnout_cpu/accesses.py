@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from turnout.plugin import ir, statements
 
 
-def may_declare_parallel(body: ir.Region, arrays: Collection[str]) -> bool:
+def may_declare_parallel(
+    body: ir.Region, arrays: Collection[str], dense: Collection[str] = ()
+) -> bool:
     """Whether ``llvm.loop.parallel_accesses`` keeps the meaning of a loop.
 
     Parameters
@@ -27,16 +29,44 @@ def may_declare_parallel(body: ir.Region, arrays: Collection[str]) -> bool:
         The body of loops whose iterations are independent; its parameters count them.
     arrays : collection of str
         Names of the array parameters; local arrays are never declared.
+    dense : collection of str
+        Those of them that have the strides of `dense_strides`.
     """
     if has_atomic_updates(body):
         return False
     stored = movable_store = False
-    for access in _Indices(body, arrays).accesses(body):
+    for access in _Indices(body, arrays, dense).accesses(body):
         if movable_store or (access.is_movable and stored and not access.is_store):
             return False
         stored = stored or access.is_store
         movable_store = access.is_store and access.is_movable
     return True
+
+
+def dense_strides(array: ir.ArrayParameter) -> tuple[int, ...]:
+    """Bytes per step on each axis of an array without gaps, where its shape tells them.
+
+    Empty for arrays of one axis, and where more than the first length is open.
+    """
+    inner = array.shape[1:]
+    if not inner or None in inner:
+        return ()
+    strides = [array.dtype.itemsize]
+    for length in reversed(inner):
+        strides.insert(0, strides[0] * (length or 0))
+    return tuple(strides)
+
+
+def has_neighbours_along(unit: ir.Unit, axis: int) -> bool:
+    """Whether elements that are neighbours in memory belong to neighbours on an axis."""
+    varying = {unit.body.parameters[axis].number}
+    for statement in statements(unit.body.body):
+        if isinstance(statement, ir.Load | ir.Store):
+            if statement.indices and statement.indices[-1].number in varying:
+                return True
+        elif not varying.isdisjoint(operand.number for operand in statement.operands):
+            varying |= {result.number for result in statement.results}
+    return False
 
 
 def has_atomic_updates(body: ir.Region) -> bool:
@@ -94,8 +124,11 @@ class _Access:
 class _Indices:
     """Knows how values change from one iteration to the next."""
 
-    def __init__(self, body: ir.Region, arrays: Collection[str]) -> None:
+    def __init__(
+        self, body: ir.Region, arrays: Collection[str], dense: Collection[str] = ()
+    ) -> None:
         self.arrays = arrays
+        self.dense = dense
         # Numbers of the values that change; those in `advancing` do so by one.
         self.advancing = {value.number for value in body.parameters}
         self.varying = set(self.advancing)
@@ -106,15 +139,17 @@ class _Indices:
             match statement:
                 case ir.Load(_, array, indices) | ir.Store(array, indices) if array in self.arrays:
                     is_store = isinstance(statement, ir.Store)
-                    yield _Access(is_store, self.has_constant_stride(indices))
+                    yield _Access(is_store, self.has_constant_stride(array, indices))
             self.learn(statement)
             rounds = 2 if isinstance(statement, ir.For | ir.While) else 1
             for inner in statement.regions * rounds:
                 yield from self.accesses(inner)
 
-    def has_constant_stride(self, indices: tuple[ir.Value, ...]) -> bool:
+    def has_constant_stride(self, array: str, indices: tuple[ir.Value, ...]) -> bool:
         """Whether LLVM might find a constant stride of several elements."""
-        # The strides of all axes but the last one are known at run time only.
+        # The strides of all axes but the last one are known at run time only, as a rule.
+        if array in self.dense and self.changes(index.number for index in indices[:-1]):
+            return True
         last = {index.number for index in indices[-1:]}
         return self.changes(last) and not last <= self.advancing
 

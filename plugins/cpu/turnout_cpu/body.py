@@ -6,6 +6,7 @@ regions yield becomes phi nodes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 from turnout.plugin import CompileError, Options, ir
 
 from . import mathematics, vector_math
-from .accesses import may_declare_parallel
+from .accesses import dense_strides, has_neighbours_along, may_declare_parallel
 from .operations import SPELLINGS, cast
-from .space import split_axes
+from .pace import runs_alone
+from .space import split_axes, written_axes
 from .text import (
     FAST_MATH_FLAGS,
     FunctionText,
@@ -86,6 +88,8 @@ class ArrayLayout:
     """Bytes per step on each axis."""
     has_dense_rows: bool
     is_local: bool = False
+    aliasing: str = ""
+    """Metadata of its loads and stores: which other arrays it shares no memory with."""
 
 
 class Body:
@@ -116,6 +120,9 @@ class Body:
         self.constants: dict[int, int | float | bool] = {}
         self.arrays: dict[str, ArrayLayout] = {}
         self.allocations: list[str] = []
+        self.aliasing = self.known_aliasing()
+        # The strides of other arrays are not known, so that neighbours are not known to be such.
+        self.written = written_axes(unit) if has_dense_rows else ()
         self.sites = 0
 
     def text(self) -> str:
@@ -142,13 +149,36 @@ class Body:
         pointer = load_slot(self.function, first, "ptr")
         extents = [load_slot(self.function, first + 1 + k, "i64") for k in range(rank)]
         strides = [load_slot(self.function, first + 1 + rank + k, "i64") for k in range(rank)]
+        for axis, length in enumerate(parameter.shape):
+            extents[axis] = extents[axis] if length is None else str(length)
+        if self.has_dense_rows and (dense := dense_strides(parameter)):
+            strides = list(map(str, dense))
         self.arrays[parameter.name] = ArrayLayout(
             parameter.dtype,
             pointer,
             tuple(extents),
             tuple(strides),
             has_dense_rows=rank > 0 and self.has_dense_rows,
+            aliasing=self.aliasing.get(parameter.name, ""),
         )
+
+    def known_aliasing(self) -> dict[str, str]:
+        """Metadata of loads and stores of arrays that are known to lie apart from others."""
+        others: dict[str, list[str]] = {}
+        for first, second in self.unit.apart:
+            others.setdefault(first, []).append(second)
+            others.setdefault(second, []).append(first)
+        metadata = self.function.module.metadata
+        if not others:
+            return {}
+        domain = metadata("distinct !{{self}}")
+        scopes = {array: metadata(f"distinct !{{{{self}}, {domain}}}") for array in others}
+        lists = {array: metadata(f"!{{{scope}}}") for array, scope in scopes.items()}
+        return {
+            array: f", !alias.scope {lists[array]}, !noalias "
+            + metadata(f"!{{{', '.join(scopes[each] for each in others[array])}}}")
+            for array in others
+        }
 
     # The iteration space
 
@@ -156,7 +186,8 @@ class Body:
         """Loops over the positions ``[begin, end)`` of the iteration space, the body inside.
 
         Positions are counted in the order of nested loops. The axes at the end whose extents are
-        constants are run whole and count as one position, because LLVM unrolls such loops.
+        constants are run whole and count as one position, because such loops are unrolled: here
+        where `written_axes` says so, else by LLVM.
         """
         extents = self.unit.extents
         if not extents:
@@ -172,9 +203,11 @@ class Body:
         for length in reversed(lengths[1 : split_axes(self.unit)]):
             steps.insert(0, value(f"mul i64 {length}, {steps[0]}"))
         total = value(f"mul i64 {lengths[0]}, {steps[0]}")
-        begin = value("call i64 @llvm.smax.i64(i64 %begin, i64 0)")
-        end = value(f"call i64 @llvm.smin.i64(i64 %end, i64 {total})")
-        end = value(f"call i64 @llvm.smax.i64(i64 {end}, i64 {begin})")
+        begin, end = "0", total  # constants leave no remainder
+        if not runs_alone(self.unit):
+            begin = value("call i64 @llvm.smax.i64(i64 %begin, i64 0)")
+            end = value(f"call i64 @llvm.smin.i64(i64 %end, i64 {total})")
+            end = value(f"call i64 @llvm.smax.i64(i64 {end}, i64 {begin})")
         self.axis(0, begin, end, lengths, steps, properties)
 
     def axis(
@@ -188,7 +221,7 @@ class Body:
     ) -> None:
         """The loop over one axis and those inside of it, for the positions ``[begin, end)``."""
         value = self.function.value
-        is_innermost = axis == len(lengths) - 1
+        is_innermost = axis == len(lengths) - 1 - len(self.written)
         if axis >= len(steps):
             first, stop, step = "0", lengths[axis], ""
         elif axis == len(steps) - 1:
@@ -233,13 +266,24 @@ class Body:
         return value(f"and i64 {value(f'sub i64 {position}, {before}')}, {2**63 - 1}")
 
     def innermost(self, first: str, stop: str, properties: Sequence[str]) -> None:
-        """The loop over the last axis of the iteration space, from `first` to `stop`."""
+        """The loop over the last axis that is not written out, from `first` to `stop`."""
+        parameters = self.unit.body.parameters
+        innermost = len(parameters) - 1 - len(self.written)
 
         def body(position: str) -> list[str]:
-            self.names[self.unit.body.parameters[-1].number] = position
-            self.statements(self.unit.body.body)
+            self.names[parameters[innermost].number] = position
+            for places in itertools.product(*map(range, self.written)):
+                for parameter, place in zip(parameters[innermost + 1 :], places, strict=True):
+                    self.names[parameter.number] = str(place)
+                self.statements(self.unit.body.body)
             return []
 
+        if self.written and not has_neighbours_along(self.unit, innermost):
+            # Vectors along the axes that are written out need no gathering.
+            properties = [*properties, '!{!"llvm.loop.vectorize.enable", i1 false}']
+        elif runs_alone(self.unit) and innermost < split_axes(self.unit):
+            # LLVM would write out short loops of known length before it makes vectors of them.
+            properties = [*properties, '!{!"llvm.loop.unroll.disable"}']
         self.upward_loop(first, stop, [], body, self.loop(SPACE_TAG, properties))
 
     @contextmanager
@@ -248,7 +292,9 @@ class Body:
 
         Gives the properties of these loops; what is written inside of the `with` is their body.
         """
-        if body is None or self.options.debug or not may_declare_parallel(body, self.unit.arrays):
+        arrays = self.unit.arrays
+        dense = {name for name, a in arrays.items() if self.has_dense_rows and dense_strides(a)}
+        if body is None or self.options.debug or not may_declare_parallel(body, arrays, dense):
             yield []
             return
         outer = self.access_groups
@@ -456,11 +502,11 @@ class Body:
     def access(self, array: ArrayLayout) -> str:
         """What stands behind a load or store: it may be misaligned, it may be part of the loops."""
         if array.is_local or not self.access_groups:
-            return ", align 1"
+            return f", align 1{array.aliasing}"
         groups = self.access_groups[0]
         if len(self.access_groups) > 1:
             groups = self.function.module.metadata(f"!{{{', '.join(self.access_groups)}}}")
-        return f", align 1, !llvm.access.group {groups}"
+        return f", align 1, !llvm.access.group {groups}{array.aliasing}"
 
     def read(self, array: ArrayLayout, pointer: str) -> str:
         wanted = storage_type_of(array.dtype)

@@ -79,7 +79,13 @@ def host() -> Host:
 
 
 def compile_text(
-    text: str, cpu: str, features: str, level: int, *, keep_text: bool = False
+    text: str,
+    cpu: str,
+    features: str,
+    level: int,
+    *,
+    keep_text: bool = False,
+    is_final: bool = False,
 ) -> Compiled:
     """Optimise a module and generate object code.
 
@@ -93,6 +99,8 @@ def compile_text(
         Optimisation level, 0 to 3.
     keep_text : bool
         Return the optimised module and the assembly as text, too.
+    is_final : bool
+        The text is as good as its author could make it: only choose instructions and registers.
 
     Raises
     ------
@@ -113,10 +121,11 @@ def compile_text(
             module.verify()
         except RuntimeError as error:
             raise CompileError("cpu", str(error), text) from error
-        tuning = llvm.create_pipeline_tuning_options(speed_level=level)
-        tuning.loop_vectorization = tuning.slp_vectorization = level >= 2
-        builder = llvm.create_pass_builder(machine, tuning)
-        builder.getModulePassManager().run(module, builder)
+        if not is_final:
+            tuning = llvm.create_pipeline_tuning_options(speed_level=level)
+            tuning.loop_vectorization = tuning.slp_vectorization = level >= 2
+            builder = llvm.create_pass_builder(machine, tuning)
+            builder.getModulePassManager().run(module, builder)
         optimised = str(module) if keep_text else ""
         symbols = tuple(
             function.name

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from turnout.plugin import CompileError, Options, ir, statements
 
-from .accesses import has_atomic_updates, local_bytes
+from .accesses import dense_strides, has_atomic_updates, local_bytes
 from .body import SIGNATURE, Body, Vectors, load_slot, slots
 from .sharing import SharingBody
 from .text import FunctionText, ModuleText
@@ -132,14 +132,21 @@ def _go_to(function: FunctionText, name: str) -> None:
 
 
 def _branch_on_strides(function: FunctionText, unit: ir.Unit) -> None:
-    """Go to ``rows`` if every last axis is dense; the stride of one or no element is no matter."""
+    """Go to ``rows`` if every last axis is dense, and all axes of arrays whose shape is known.
+
+    The stride of one or no element is no matter.
+    """
     first = slots(unit)
     all_dense = "true"
     for array in _indexed_arrays(unit):
-        extent = load_slot(function, first[array.name] + array.rank, "i64")
-        stride = load_slot(function, first[array.name] + 2 * array.rank, "i64")
-        is_trivial = function.value(f"icmp sle i64 {extent}, 1")
-        is_dense = function.value(f"icmp eq i64 {stride}, {array.dtype.itemsize}")
-        fits = function.value(f"or i1 {is_trivial}, {is_dense}")
-        all_dense = function.value(f"and i1 {all_dense}, {fits}")
+        rank = array.rank
+        known = dense_strides(array)
+        for axis in range(rank) if known else (rank - 1,):
+            extent = load_slot(function, first[array.name] + 1 + axis, "i64")
+            stride = load_slot(function, first[array.name] + 1 + rank + axis, "i64")
+            dense = known[axis] if known else array.dtype.itemsize
+            is_trivial = function.value(f"icmp sle i64 {extent}, 1")
+            is_dense = function.value(f"icmp eq i64 {stride}, {dense}")
+            fits = function.value(f"or i1 {is_trivial}, {is_dense}")
+            all_dense = function.value(f"and i1 {all_dense}, {fits}")
     function.branch(all_dense, "rows", "strided")

@@ -15,7 +15,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.plugin import NO_DEFAULT, DirectCall, DirectParameter, DirectRun, ir
+import numpy as np
+
+from turnout.plugin import NO_DEFAULT, CallLimit, DirectCall, DirectParameter, DirectRun, ir
 
 from . import interpreter as layout
 from .body import SLOT_BYTES, slots
@@ -57,6 +59,11 @@ def scratch_bytes(scratch: ir.Scratch) -> int:
     return size
 
 
+def buffer_bytes(call: DirectCall) -> int:
+    """How much scratch memory that is not filled a call takes."""
+    return sum(scratch_bytes(each) for each in call.scratch if not each.is_filled)
+
+
 class EntryText:
     """Writes the function and collects the words of its table.
 
@@ -77,6 +84,12 @@ class EntryText:
         self.write = self.function.write
         self._allocations: list[str] = []
         self._places: dict[str, int] = {}
+        # Scratch memory that is not filled is that of the entry: too much for the stack. The
+        # system gives its pages when they are first written.
+        self.buffer = np.zeros(buffer_bytes(call), np.uint8)
+        self.buffer_used = 0
+        self.is_buffer_taken = ctypes.c_int64(0)
+        self.kept.append(self.buffer)
 
     def text(self) -> str:
         """The function of the builtin; it calls ``i64 @size<n>(ptr slots)`` for each launch."""
@@ -95,6 +108,8 @@ class EntryText:
         thresholds = [self.address(f"threshold {n}", r.launcher.threshold) for n, r in self.runs()]
         for size, threshold in zip(sizes, thresholds, strict=True):
             self.require(self.value(f"icmp sle i64 {size}, {self.shared(threshold)}"))
+        if call.limit is not None:
+            self.count_down(call.limit, arguments)
 
         returned = self.returned(samples, packed)
         self.launch(packed, sizes, thresholds)
@@ -102,6 +117,10 @@ class EntryText:
             self.call_python("void", "Py_IncRef", f"ptr {returned}")
         self.write(f"ret ptr {returned}")
         self.leave()
+        return self.definition()
+
+    def definition(self) -> str:
+        """The text of what has been written."""
         header = f"define ptr @{NAME}(ptr %self, ptr %args, i64 %nargs, ptr %names) {{"
         table = [
             f"  %table.item = getelementptr i8, ptr %self, i64 {layout.TUPLE_ITEMS + 8}",
@@ -307,7 +326,10 @@ class EntryText:
         self.require(self.value(f"icmp eq ptr {found}, {expected}"))
         if parameter.rank:
             return self.array(parameter, given)
-        return _Scalar(parameter.dtype, self.scalar(parameter, given))
+        scalar = _Scalar(parameter.dtype, self.scalar(parameter, given))
+        if parameter.literal is not None:
+            self.require(self.is_literal(scalar, parameter))
+        return scalar
 
     # -- arrays ------------------------------------------------------------------------------------
 
@@ -323,10 +345,18 @@ class EntryText:
         extents = self.field(given, layout.ARRAY_EXTENTS, "ptr")
         strides = self.field(given, layout.ARRAY_STRIDES, "ptr")
         axes = range(parameter.rank)
+        lengths = tuple(self.field(extents, 8 * axis, "i64") for axis in axes)
+        known = [
+            (length, self.word(f"length {parameter.name} {axis}", wanted, "i64"))
+            for axis, (length, wanted) in enumerate(zip(lengths, parameter.shape, strict=False))
+            if wanted is not None
+        ]
+        if known:
+            self.require(self.all_of(self.value(f"icmp eq i64 {x}, {y}") for x, y in known))
         return _Array(
             parameter.dtype,
             self.field(given, layout.ARRAY_DATA, "ptr"),
-            tuple(self.field(extents, 8 * axis, "i64") for axis in axes),
+            lengths,
             tuple(self.field(strides, 8 * axis, "i64") for axis in axes),
             is_contiguous,
         )
@@ -379,11 +409,16 @@ class EntryText:
         return _Array(dtype, "", (samples,), (item_bytes,))
 
     def scratch(self, scratch: ir.Scratch) -> _Array:
-        """Memory of this call, filled with zeros."""
+        """Memory of this call: on the stack where it is filled, else part of the buffer."""
         size_bytes = scratch_bytes(scratch)
-        data = self.stack(f"[{size_bytes} x i8]")
-        zeros = f"ptr align 16 {data}, i8 0, i64 {size_bytes}, i1 false"
-        self.write(f"call void @llvm.memset.p0.i64({zeros})")
+        if scratch.is_filled:
+            data = self.stack(f"[{size_bytes} x i8]")
+            zeros = f"ptr align 16 {data}, i8 0, i64 {size_bytes}, i1 false"
+            self.write(f"call void @llvm.memset.p0.i64({zeros})")
+        else:
+            buffer = self.word("buffer", self.buffer.ctypes.data)
+            data = self.value(f"getelementptr i8, ptr {buffer}, i64 {self.buffer_used}")
+            self.buffer_used += size_bytes
         strides = [scratch.dtype.itemsize]
         for extent in reversed(scratch.shape[1:]):
             strides.insert(0, strides[0] * extent)
@@ -449,6 +484,18 @@ class EntryText:
         extend = "sext" if dtype.kind == "i" else "zext"
         convert = "trunc" if dtype.bits > held.bits else extend
         return self.value(f"{convert} {given} {number} to {wanted}")
+
+    def is_literal(self, scalar: _Scalar, parameter: DirectParameter) -> str:
+        """Whether a number has the bits of the one that the parameter takes."""
+        stored = np.asarray(parameter.literal, parameter.dtype.dtype)
+        bits = 8 * stored.itemsize
+        wanted = self.word(f"literal {parameter.name}", int(stored.view(f"u{bits // 8}")), "i64")
+        given = scalar.value
+        if parameter.dtype.is_float:
+            given = self.value(f"bitcast {storage_type_of(parameter.dtype)} {given} to i{bits}")
+        if bits < 64:
+            wanted = self.value(f"trunc i64 {wanted} to i{bits}")
+        return self.value(f"icmp eq i{bits} {given}, {wanted}")
 
     # -- checks ------------------------------------------------------------------------------------
 
@@ -590,6 +637,27 @@ class EntryText:
         ]
         return self.any_of((self.all_of(within), *is_empty))
 
+    def count_down(self, limit: CallLimit, arguments: Sequence[_Array | _Scalar]) -> None:
+        """Go on if the limit allows a call of this size, and take one away."""
+        measured, size = arguments[limit.place], "1"
+        assert isinstance(measured, _Array)
+        for extent in measured.extents:
+            size = self.value(f"mul i64 {size}, {extent}")
+        left = self.address("limit left", limit.left)
+        least, most = (
+            self.shared(self.address(f"limit {name}", variable))
+            for name, variable in (("least", limit.least), ("most", limit.most))
+        )
+        count = self.shared(left)
+        conditions = (
+            f"icmp sgt i64 {count}, 0",
+            f"icmp sge i64 {size}, {least}",
+            f"icmp sle i64 {size}, {most}",
+        )
+        self.require(self.all_of(map(self.value, conditions)))
+        less = self.value(f"sub i64 {count}, 1")
+        self.write(f"store atomic i64 {less}, ptr {left} monotonic, align 8")
+
     # -- launches ----------------------------------------------------------------------------------
 
     def packed(self, run: DirectRun, every: Sequence[_Array | _Scalar]) -> str:
@@ -657,6 +725,11 @@ class EntryText:
     ) -> None:
         """Run all units, without the interpreter lock where that may take long."""
         function = self.function
+        if self.buffer_used:
+            # Another thread may be in it: that call makes memory of its own, from Python.
+            taken = self.address("taken", self.is_buffer_taken)
+            before = self.value(f"atomicrmw xchg ptr {taken}, i64 1 acquire, align 8")
+            self.require(self.value(f"icmp eq i64 {before}, 0"))
         takes_long = self.any_of(
             self.value(f"icmp sgt i64 {size}, {self.word(f'limit {n}', limit, 'i64')}")
             for n, (size, limit) in enumerate(zip(sizes, self.limits(), strict=True))
@@ -676,6 +749,8 @@ class EntryText:
         self.call_python("void", "PyEval_RestoreThread", f"ptr {state}")
         function.jump(end)
         function.start(end)
+        if self.buffer_used:
+            self.write(f"store atomic i64 0, ptr {taken} release, align 8")
 
     def limits(self) -> list[int]:
         return [run.launcher.holding_limit for _, run in self.runs()]

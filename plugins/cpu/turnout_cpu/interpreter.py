@@ -57,6 +57,7 @@ FUNCTIONS = (
     "PyObject_Vectorcall",
     "PyTuple_New",
     "PyTuple_SetItem",
+    "PyType_GetSlot",
     "Py_DecRef",
     "Py_IncRef",
 )

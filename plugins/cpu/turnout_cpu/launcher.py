@@ -14,15 +14,8 @@ from turnout.plugin import DirectCall, IndexViolation, ir, packer, statements
 
 from . import threads
 from .compiler import Loaded
-from .pace import has_loops, pace
+from .pace import has_loops, holding_limit, pace
 from .space import elements_per_position
-
-_RELEASE_AFTER_NS = 30_000
-"""Calls expected to take longer release the interpreter lock. Taking it back after a shorter one
-can cost more than the call where other threads keep the interpreter busy."""
-
-_STATEMENT_NS = 0.5
-"""Order of magnitude of one statement at one position."""
 
 _RESULT, *_ARGUMENTS = ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64
 _holding = ctypes.PYFUNCTYPE(_RESULT, *_ARGUMENTS)
@@ -54,7 +47,7 @@ class CpuLauncher:
         self._pack = packer(unit, _ADDRESS, word_at=_word_at)
         self._holding = _holding(loaded.address)
         self._releasing = _releasing(loaded.address)
-        self.holding_limit = _holding_limit(unit)
+        self.holding_limit = holding_limit(unit)
         self._has_loops = has_loops(unit)
         self._pace = pace(unit)
         self.threshold, self.slow_ns = self._pace.threshold, self._pace.slow_ns
@@ -126,14 +119,6 @@ def _updated_places(unit: ir.Unit) -> list[int]:
         if isinstance(each, ir.Store) and each.combine is not None
     }
     return [n for n, parameter in enumerate(unit.parameters) if parameter.name in updated]
-
-
-def _holding_limit(unit: ir.Unit) -> int:
-    """Number of positions up to which a call keeps the interpreter lock."""
-    if has_loops(unit):
-        return 0
-    body = list(statements(unit.body.body))
-    return int(_RELEASE_AFTER_NS / (_STATEMENT_NS * (len(body) + 1)))
 
 
 _word_at = ctypes.c_ssize_t.from_address

@@ -33,13 +33,18 @@ from turnout.plugin import Binary, DirectCall, Options, ir
 
 from . import compiler, interpreter
 from .body import Body, Vectors
-from .entry_text import LARGEST, NAME, EntryText, scratch_bytes
+from .entry_text import LARGEST, NAME, EntryText, buffer_bytes, scratch_bytes
 from .text import ModuleText
 
 _MAXIMUM_CHECKS = 256
 """Parameters and checks of a call; each adds to the time that it takes to make an entry."""
 
-_MAXIMUM_SCRATCH_BYTES = 4096
+_MAXIMUM_FILLED_BYTES = 4096
+"""Scratch memory on the stack, which each call fills with zeros."""
+
+_MAXIMUM_BUFFER_BYTES = 4 * 1024 * 1024
+"""Scratch memory that an entry keeps."""
+
 _MAXIMUM_FACTOR = 2**40
 """Sums of indices with smaller factors cannot leave 128 bits: lengths and scalars have 64."""
 
@@ -90,7 +95,11 @@ def _is_simple(call: DirectCall) -> bool:
     """Whether the call has nothing that is left to the Python path."""
     if len(call.parameters) + len(call.overlaps) + len(call.reaches) > _MAXIMUM_CHECKS:
         return False
-    if sum(map(scratch_bytes, call.scratch)) > _MAXIMUM_SCRATCH_BYTES:
+    filled = (scratch for scratch in call.scratch if scratch.is_filled)
+    if sum(map(scratch_bytes, filled)) > _MAXIMUM_FILLED_BYTES:
+        return False
+    # Between taking the buffer and the end nothing may fail, as making results may.
+    if buffer_bytes(call) > (0 if call.results else _MAXIMUM_BUFFER_BYTES):
         return False
     for parameter in call.parameters:
         known = (np.ndarray,) if parameter.rank else interpreter.SCALAR_TYPES
@@ -109,7 +118,7 @@ def _is_small(reach: ir.Reach) -> bool:
 def _size_function(unit: ir.Unit, name: str) -> str | None:
     """Text of the function that counts the positions of a unit, or None if that needs others."""
     module = ModuleText()
-    bare = replace(unit, prologue=(), extents=(), body=ir.Region((), ()))
+    bare = replace(unit, prologue=(), extents=(), body=ir.Region((), ()), apart=())
     body = Body(
         bare, module, Vectors(None, 0), Options(), name, has_dense_rows=False, is_reported=False
     )

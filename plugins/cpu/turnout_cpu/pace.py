@@ -22,6 +22,7 @@ import weakref
 from turnout.plugin import ir, num_threads, on_num_threads_change, statements
 
 from .accesses import has_atomic_updates
+from .space import constant_size
 
 GRAIN_NS = 30_000
 """Work that is worth a thread. Handing it over takes 8 to 20 microseconds."""
@@ -29,12 +30,36 @@ GRAIN_NS = 30_000
 RELIABLE_NS = 15_000
 """A launch that takes less says little about the cost of an element: fixed costs count too."""
 
+_RELEASE_AFTER_NS = 30_000
+"""Calls expected to take longer release the interpreter lock. Taking it back after a shorter one
+can cost more than the call where other threads keep the interpreter busy."""
+
+_STATEMENT_NS = 0.5
+"""Order of magnitude of one statement at one position."""
+
 _LARGEST = 2**63 - 1
 
 
 def has_loops(unit: ir.Unit) -> bool:
     """Whether a position runs loops; nothing is known about their number of rounds."""
     return any(isinstance(each, ir.For | ir.While) for each in statements(unit.body.body))
+
+
+def holding_limit(unit: ir.Unit) -> int:
+    """Size up to which a launch surely takes too little to be worth what goes on around it.
+
+    Such a call keeps the interpreter lock.
+    """
+    if has_loops(unit):
+        return 0
+    body = list(statements(unit.body.body))
+    return int(_RELEASE_AFTER_NS / (_STATEMENT_NS * (len(body) + 1)))
+
+
+def runs_alone(unit: ir.Unit) -> bool:
+    """Whether one thread runs every launch whole, because there is nothing to share."""
+    size = constant_size(unit)
+    return size is not None and size <= max(1, holding_limit(unit))
 
 
 class Pace:
@@ -129,7 +154,7 @@ class SinglePace(Pace):
 def pace(unit: ir.Unit) -> Pace:
     """Make the pace of a unit, which has seen no launch yet."""
     varies = has_loops(unit)
-    if not unit.extents:
+    if runs_alone(unit):
         return SinglePace(varies=varies)
     return UpdatingPace(varies=varies) if has_atomic_updates(unit.body) else Pace(varies=varies)
 

@@ -52,6 +52,10 @@ def loop_reports(
     """
     lanes, explicit = _lanes_by_tag(optimised)
     reports: dict[str, str] = {}
+    if SPACE_TAG not in lanes and explicit:
+        # One vector has all of it, so that no loop is left.
+        lanes[SPACE_TAG] = max(lanes[tag] for tag in explicit)
+        explicit.add(SPACE_TAG)
     for tag, loop in _tagged_loops(unit):
         if tag not in lanes:
             words = "unrolled completely or removed"

@@ -6,7 +6,12 @@ are run whole and count as one position, because LLVM unrolls such loops.
 
 from __future__ import annotations
 
-from turnout.plugin import ir
+import math
+
+from turnout.plugin import ir, statements
+
+MOST_STATEMENTS = 4096
+"""Statements of a unit, once trailing axes are written out."""
 
 
 def split_axes(unit: ir.Unit) -> int:
@@ -25,6 +30,33 @@ def elements_per_position(unit: ir.Unit) -> int:
     for extent in unit.extents[split_axes(unit) :]:
         product *= max(0, int(constants[extent.number]))
     return product
+
+
+def written_axes(unit: ir.Unit) -> tuple[int, ...]:
+    """The lengths of the axes at the end that are written out, in units for known shapes.
+
+    Then what one position loads serves its neighbours, and LLVM makes vectors of what they compute.
+    """
+    if not any(array.shape for array in unit.arrays.values()):
+        return ()
+    constants = _constants(unit)
+    lengths: tuple[int, ...] = ()
+    size = sum(1 for _ in statements(unit.body.body))
+    for extent in reversed(unit.extents[split_axes(unit) :]):
+        length = max(0, int(constants[extent.number]))
+        size *= length
+        if size > MOST_STATEMENTS:
+            break
+        lengths = (length, *lengths)
+    return lengths
+
+
+def constant_size(unit: ir.Unit) -> int | None:
+    """How many points the iteration space has, where each extent is a constant."""
+    constants = _constants(unit)
+    if any(extent.number not in constants for extent in unit.extents):
+        return None
+    return math.prod(max(0, int(constants[extent.number])) for extent in unit.extents)
 
 
 def _constants(unit: ir.Unit) -> dict[int, int | float | bool]:

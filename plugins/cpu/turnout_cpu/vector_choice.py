@@ -49,6 +49,12 @@ def explicit_lanes(unit: ir.Unit, vectors: Vectors, options: Options) -> int | N
         return None
     forms = Forms(unit)
     lanes = 2 * vectors.bits // _widest_bits(unit, forms)
+    length = _constant_length(unit)
+    if length is not None and length % lanes:
+        return None
+    if length is not None and length % (2 * lanes) == 0:
+        # Chains of operations of twice as many registers, where that leaves no remainder.
+        lanes *= 2
     if lanes * local_bytes(unit.body) > LANES_STACK_BYTES:
         return None
     return lanes if is_worthwhile(unit, forms, vectors) else None
@@ -62,11 +68,21 @@ def can_run_in_lanes(unit: ir.Unit, options: Options) -> bool:
 def is_worthwhile(unit: ir.Unit, forms: Forms, vectors: Vectors) -> bool:
     """Whether explicit vectors are likely to be faster than what LLVM makes of the unit."""
     census = _Census(unit, forms, vectors)
-    if unit.extents[-1].number in census.constants:
-        return False  # LLVM unrolls the innermost axis and vectorises the one around it
+    if len(unit.extents) > 1 and unit.extents[-1].number in census.constants:
+        # LLVM unrolls the innermost axis and vectorises the one around it, or a loop inside where
+        # lanes do not read neighbours.
+        return census.has_loops and census.has_rows and not census.walks
     if census.work < WORK_PER_WALK * census.walks or census.has_idle_loop:
         return False
     return census.has_loops or census.has_private_memory or census.has_costly_arms
+
+
+def _constant_length(unit: ir.Unit) -> int | None:
+    """The length of the innermost axis where it is a constant."""
+    for statement in unit.prologue:
+        if isinstance(statement, ir.Constant) and statement.result == unit.extents[-1]:
+            return int(statement.value)
+    return None
 
 
 def _widest_bits(unit: ir.Unit, forms: Forms) -> int:
@@ -99,6 +115,8 @@ class _Census:
         Whether local arrays are indexed by what differs between the lanes.
     has_costly_arms : bool
         Whether branches call vector routines in some of their arms.
+    has_rows : bool
+        Whether lanes access neighbours in loops.
     work, walks : int
         In loops: the cost of what is computed in vectors, indices aside, and the number of accesses
         to elements that are neighbours along the loop instead of across the lanes.
@@ -113,7 +131,7 @@ class _Census:
             if isinstance(statement, ir.Constant)
         }
         self.has_loops = self.has_idle_loop = False
-        self.has_private_memory = self.has_costly_arms = False
+        self.has_private_memory = self.has_costly_arms = self.has_rows = False
         self.work = self.walks = 0
         self._local: set[str] = set()
         # Numbers of the values that follow the index of a loop.
@@ -167,6 +185,8 @@ class _Census:
                 self.has_private_memory = True
         elif is_in_loop and self._is_walk(indices):
             self.walks += 1
+        elif is_in_loop and self.forms.are_consecutive(indices):
+            self.has_rows = True
 
     def _is_walk(self, indices: tuple[ir.Value, ...]) -> bool:
         if self.forms.are_uniform(indices) or self.forms.are_consecutive(indices):

@@ -105,6 +105,11 @@ def opened_for(target: Target) -> OpenDevice | None:
     return next(matching, None)
 
 
+def opened_home_of(context: Any) -> OpenDevice | None:
+    """The open device that arrays of a context are on."""
+    return next((each for each in _opened.values() if each.is_home_of(context)), None)
+
+
 def found() -> list[Device]:
     """The devices for turnout.
 

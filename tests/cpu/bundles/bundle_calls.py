@@ -51,6 +51,8 @@ def calls() -> dict[str, dict[str, Any]]:
         "powers": {"n": 5, "x": v},
         "checked": {"place": np.array([2, 0]), "x": np.zeros(3)},
         "stepped": {"v": v.copy()},
+        "total": {"x": v, "out": np.zeros(1)},
+        "rows": {"a": random.random((N, 4)), "out": np.zeros(N)},
     }
 
 

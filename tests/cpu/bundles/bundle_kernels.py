@@ -99,6 +99,25 @@ def stepped(v: Mutable[Scalar], a: Param = 0.5):
     v = v * a + tm.sin(v)
 
 
+@tn.kernel
+def total(x: NDArray[f64, 1], out: NDArray[f64, 1]) -> None:
+    s = 0.0
+    for i in range(x.shape[0]):
+        s += x[i] * x[i]
+    out[0] = s
+
+
+@tn.kernel
+def rows(a: NDArray[f64, 2], factor: Param, out: NDArray[f64, 1]) -> None:
+    for i in range(a.shape[0]):
+        s = 0.0
+        for j in range(a.shape[1]):
+            s += a[i, j] * factor
+        out[i] = s
+
+
+special = rows.specialise(a=(None, 4), factor=0.5)
+
 KERNELS = [
     automatic,
     switched,
@@ -115,4 +134,6 @@ KERNELS = [
     powers,
     checked,
     stepped,
+    total,
+    special,
 ]
