@@ -22,7 +22,17 @@ SETTINGS = {
 CACHES = ("TURNOUT_CACHE_DIR", "HAWK_CACHE_DIR", "NUMBA_CACHE_DIR")
 
 RESULTS = Path(__file__).parent / "results"
-GROUPS = ("drag", "launch", "ready", "dispatch", "policies", "operations", "kernels", "opencl")
+GROUPS = (
+    "drag",
+    "launch",
+    "ready",
+    "dispatch",
+    "policies",
+    "operations",
+    "stacks",
+    "kernels",
+    "opencl",
+)
 
 SECONDS = 2.0
 QUICK_SECONDS = 0.25

@@ -29,7 +29,7 @@ LARGEST_CACHED_LENGTH = 4096
 LARGEST_OF_LOOPS = 256
 """Side of the largest matrices that plain loops multiply; they take too long for larger ones."""
 
-CALLS_TO_DECIDE = 60
+CALLS_TO_SETTLE = 20
 
 Function = Callable[..., Any]
 
@@ -122,9 +122,10 @@ def _problems() -> Iterator[Problem]:
                 )
 
 
-def _decided(operation: Function, *arguments: Any) -> Function:
+def _decided(operation: Any, *arguments: Any) -> Function:
     """An operation after its trials."""
-    for _ in range(CALLS_TO_DECIDE):
+    operation.tune(*arguments)
+    for _ in range(CALLS_TO_SETTLE):
         operation(*arguments)
     return operation
 

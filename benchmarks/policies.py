@@ -2,6 +2,7 @@
 
 With 1,000,000 samples a millisecond per call is a nanosecond per sample. In the mix "rare" 1 % of
 the samples, at random places, are in the costly classes; the others are spread over the rest.
+The policy "auto" is measured once it has chosen: its trials are some forty calls of all.
 """
 
 from __future__ import annotations
@@ -233,7 +234,7 @@ def drag_case(mix: str) -> Case:
         drag.drag_numpy(dt, regime, v, v_new)
         return (v_new,)
 
-    add_turnout(case, drag_kernel)
+    add_turnout(case, drag_kernel, lambda: data(SIZE, np.random.default_rng(SEED)))
     case.built("Numba")(lambda: numba_strict(drag.drag_loops))
     case.version("NumPy")(drag.drag_numpy)
     case.built("hawk")(lambda: drag.drag_hawk("predicated"))
@@ -282,7 +283,8 @@ def costly_case(classes: int, mix: str, size: int = SIZE, *, is_sorted: bool = F
         numpy_function(classes)(regime, v, out)
         return (out,)
 
-    add_turnout(case, lambda policy: turnout_kernel(classes, policy))
+    random = np.random.default_rng(SEED)
+    add_turnout(case, lambda policy: turnout_kernel(classes, policy), lambda: data(size, random))
     if size != SIZE:
         return case
     case.built("Numba")(lambda: numba_kernel(classes))
@@ -292,12 +294,28 @@ def costly_case(classes: int, mix: str, size: int = SIZE, *, is_sorted: bool = F
     return case
 
 
-def add_turnout(case: Case, kernel: Callable[[str], tn.Kernel]) -> None:
+def add_turnout(case: Case, kernel: Callable[[str], tn.Kernel], data: Callable[[], Data]) -> None:
     """The kernel under every policy that this version can run."""
     case.version("turnout")(kernel("predicated"))
     for policy in OTHER_POLICIES:
-        if not why_not(policy):
+        if policy == "auto":
+            case.built("turnout", policy)(lambda: decided(kernel("auto"), data()))
+        elif not why_not(policy):
             case.version("turnout", policy)(kernel(policy))
+
+
+CALLS_AFTER_THE_CHOICE = 200
+"""After which short calls take the way that they take from then on."""
+
+
+def decided(kernel: tn.Kernel, data: Data) -> tn.Kernel:
+    """The kernel, called until it has chosen a policy for calls like these."""
+    arguments = (*data.inputs, *data.outputs)
+    while kernel.explain(*arguments).chosen is None:
+        kernel(*arguments)
+    for _ in range(CALLS_AFTER_THE_CHOICE):
+        kernel(*arguments)
+    return kernel
 
 
 def why_not(policy: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from . import dispatch, drag, kernels, launch, opencl, operations, policies, ready
+from . import dispatch, drag, kernels, launch, opencl, operations, policies, ready, stacks
 from .compare import Row, Target, Verdict, geometric_mean
 from .measure import Budget
 
@@ -49,6 +49,7 @@ GROUPS: dict[str, Group] = {
     dispatch.GROUP: dispatch.measure,
     policies.GROUP: policies.measure,
     operations.GROUP: operations.measure,
+    stacks.GROUP: stacks.measure,
     KERNELS: measure_kernels,
     opencl.GROUP: opencl.measure,
 }

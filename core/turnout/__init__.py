@@ -157,4 +157,11 @@ def _choose_policies(kernel: Kernel, executable: Executable, uncounted: Any) -> 
     return automatic(kernel, executable, uncounted)
 
 
+def _watch_sizes(kernel: Kernel, executable: Executable) -> Any:
+    from .hot_sizes import watched
+
+    return watched(kernel, executable)
+
+
 Kernel.choose_policies = _choose_policies  # type: ignore
+Kernel.watch_sizes = _watch_sizes  # type: ignore

@@ -275,7 +275,7 @@ def _program(kernel: Kernel, types: _Types) -> Program:
     return Program(
         name=kernel.__name__,
         qualname=kernel.__qualname__,
-        module=kernel.__module__,
+        module=kernel.__module__ or "",  # what `exec` makes may have none
         documentation=kernel.__doc__,
         file=os.path.basename(kernel.file),
         digest=structural_digest(variants),

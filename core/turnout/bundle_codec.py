@@ -215,6 +215,7 @@ FIELDS: dict[type, dict[str, Codec]] = {
         "is_read": FLAG,
         "is_written": FLAG,
         "shape": many(optional(INTEGER)),
+        "is_contiguous": FLAG,
     },
     ir.ScalarParameter: {"name": TEXT, "value": _VALUE},
     ir.Unit: {

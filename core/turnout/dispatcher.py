@@ -428,7 +428,8 @@ class PerformanceDispatcher(Generic[P, R]):
         """Call the operation with more than the prototype says; parameters as of `standing`.
 
         `options` are keyword arguments that all implementations take, and nothing of the operation
-        looks at, for example the ``samples`` of kernels.
+        looks at, for example the ``samples`` of kernels. Nothing of what they write is put aside:
+        where one raises after it has begun, the call raises.
         """
         return self._call_undecided(geometry, arguments, keywords, options)
 
@@ -437,19 +438,19 @@ class PerformanceDispatcher(Generic[P, R]):
         geometry: Hashable,
         arguments: Sequence[Any],
         keywords: Mapping[str, Any],
-        options: Mapping[str, Any] = types.MappingProxyType({}),
+        options: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run one implementation when the generated path found no decision that holds."""
         self.prepare()
         case, refusals = self._case(geometry, arguments, keywords)
-        name = self._label
+        name, more = self._label, options or {}
 
         functions: dict[Implementation, Callable[..., Any]] = {}  # made for this call
 
         def work(implementation: Implementation) -> Any:
             function = functions.get(implementation, implementation.function)
             try:
-                return function(*arguments, **keywords, **options)
+                return function(*arguments, **keywords, **more)
             except Exception as error:
                 error.add_note(f"raised by {implementation.name!r}, an implementation of {name}")
                 raise
@@ -463,7 +464,8 @@ class PerformanceDispatcher(Generic[P, R]):
         if settled is not None:
             return work(settled)
         timer = self._settings.timer or timer_of(arguments, keywords)
-        return self._tuner.run(case, work, timer, self._safeguards(case, bound, functions))
+        hooks = self._safeguards(case, bound, functions, puts_aside=options is None)
+        return self._tuner.run(case, work, timer, hooks)
 
     def _settled(
         self,
@@ -489,8 +491,11 @@ class PerformanceDispatcher(Generic[P, R]):
         case: Case[Implementation],
         bound: inspect.BoundArguments,
         functions: dict[Implementation, Callable[..., Any]],
+        *,
+        puts_aside: bool = True,
     ) -> Safeguards:
-        return Safeguards(case, bound, self._settings.verification, self._memory, functions)
+        verification, memory = self._settings.verification, self._memory
+        return Safeguards(case, bound, verification, memory, functions, puts_aside=puts_aside)
 
     def _case(
         self, geometry: Hashable, arguments: Sequence[Any], keywords: Mapping[str, Any]

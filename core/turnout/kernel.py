@@ -113,6 +113,8 @@ class Kernel:
         What `turnout.resolve_dispatch` has chosen, by dispatch.
     sizes : Sizes or None
         What `specialise` was given.
+    specialise_after : int
+        After how many calls with arrays of the same shapes code for these is tried; 0 for never.
     """
 
     __turnout_kernel__ = True
@@ -130,6 +132,7 @@ class Kernel:
         steps: int = 1,
         chosen_policies: Mapping[str, str] | None = None,
         sizes: Sizes | None = None,
+        specialise_after: int = 0,
     ) -> None:
         self._lines = read_lines(function) if lines is None else lines
         self.__wrapped__ = function
@@ -142,6 +145,7 @@ class Kernel:
         self.debug = debug
         self.signature = parse_signature(function) if signature is None else signature
         self.sizes = sizes
+        self.specialise_after = specialise_after
         self._bind = Binder(self.__name__, self.__signature__, dict(sizes.scalars if sizes else ()))
         self.constants: Mapping[str, Any] = constants or {}
         self.device = device
@@ -201,6 +205,8 @@ class Kernel:
                 if executable.has_open_dispatches:
                     uncounted = self.found(context, values, samples) if counters else None
                     executable = self.choose_policies(executable, uncounted)
+                elif not counters and self.specialise_after:
+                    executable = self.watch_sizes(executable)
                 self._executables[key] = executable
         return executable
 
@@ -221,6 +227,13 @@ class Kernel:
 
         It is above in the order of modules, so `turnout` puts it here. `uncounted` is what runs
         such calls without counters, None where they have none.
+        """
+        return executable
+
+    def watch_sizes(self, executable: Executable) -> Any:
+        """What runs the calls of a kernel with ``specialise_after``: `turnout.hot_sizes.watched`.
+
+        It is above in the order of modules too.
         """
         return executable
 
@@ -251,6 +264,14 @@ class Kernel:
             if executable.has_asked_for_entry:
                 return
             executable.has_asked_for_entry = True
+            self.put_in_front(executable, values)
+
+    def put_in_front(self, executable: Executable, values: Sequence[Any]) -> None:
+        """Let calls that fit the native code of an executable run by it, and not by what was there.
+
+        `values` are those of such a call.
+        """
+        with self._lock:
             if len(self._entries) == _MAXIMUM_ENTRIES:
                 return
             fallback = self._entries[-1] if self._entries else MethodType(Kernel.__call__, self)
@@ -264,7 +285,7 @@ class Kernel:
             self._entries.append(entry)
             type(self).__call__ = entry  # type: ignore[method-assign]
 
-    def put_in_front(self, entry: Callable[..., Any], own: Callable[..., Any]) -> None:
+    def start_calls_at(self, entry: Callable[..., Any], own: Callable[..., Any]) -> None:
         """Let `entry` take the calls before `own`, on which it falls back.
 
         Nothing is done where `own` is no longer the newest entry of the kernel.
@@ -272,6 +293,13 @@ class Kernel:
         with self._lock:
             if self._entries and self._entries[-1] is own:
                 type(self).__call__ = entry  # type: ignore[method-assign]
+
+    def replace_entry(self, entry: Callable[..., Any], other: Callable[..., Any]) -> None:
+        """Let calls begin at `other`, if they begin at `entry`."""
+        with self._lock:
+            if self._entries and self._entries[-1] is entry:
+                self._entries[-1] = other
+                type(self).__call__ = other  # type: ignore[method-assign]
 
     def dispatch_entries(self) -> list[dict[str, Any]]:
         """Describe the dispatches: what a sidecar of the kernel lists.
@@ -288,7 +316,7 @@ class Kernel:
         return dispatch_entries(self)
 
     def explain(self, *args: Any, **keywords: Any) -> Any:
-        """Explain which policies calls with these arguments run by, and why, without such a call.
+        """Explain how calls with these arguments run, and why; runs nothing.
 
         Parameters
         ----------
@@ -297,15 +325,17 @@ class Kernel:
 
         Returns
         -------
-        PolicyExplanation
-            As of an operation of `perf_dispatch`: its implementations are the policies. Its
-            ``mix`` is the share of each class by dispatch, as seen in a few samples, and
-            ``estimates_ns`` what is expected of each policy, per sample, where anything is.
+        Explanation
+            As of an operation of `perf_dispatch`: its implementations are the policies, or with
+            ``specialise_after`` the code for any and for these shapes. That of policies also has
+            ``mix``, the share of each class by dispatch, as seen in a few samples, and
+            ``estimates_ns``, what is expected of each policy, per sample, where anything is.
 
         Raises
         ------
         KernelError
-            Where every policy is declared, or only one is possible on the device.
+            Where every policy is declared, only one is possible on the device, or no code is
+            specialised for such calls.
         """
         values = as_arguments(self.__name__, self.signature.parameters, self._bind(args, keywords))
         context = resolve(values, self.device, self)
@@ -342,6 +372,8 @@ class Kernel:
         }
         if self.sizes:
             options["sizes"] = self.sizes
+        if self.specialise_after:
+            options["specialise_after"] = self.specialise_after
         return define(self.__wrapped__, self._lines, self._free, self.signature, options)
 
     def with_constants(self, /, **values: Any) -> Kernel:
@@ -464,7 +496,8 @@ class Kernel:
         with self._lock:
             found = self._specialised.pop(asked.key, None)
             if found is None:
-                found = self._varied(sizes=asked)
+                watched = {"specialise_after": 0} if self.specialise_after else {}
+                found = self._varied(sizes=asked, **watched)
                 if len(self._specialised) >= _MAXIMUM_SPECIALISED:
                     del self._specialised[next(iter(self._specialised))]
             self._specialised[asked.key] = found  # the one that was asked for last stays longest
@@ -508,6 +541,7 @@ class Kernel:
             "steps": self.steps,
             "chosen_policies": self.chosen_policies,
             "sizes": self.sizes,
+            "specialise_after": self.specialise_after,
             **changed,
         }
         return Kernel(
@@ -1046,7 +1080,7 @@ def _overlap_pairs(runs: Sequence[ir.Run], places: dict[str, int]) -> dict[tuple
 def kernel(function: Callable[..., Any], /) -> Kernel: ...
 @overload
 def kernel(
-    *, fastmath: bool = False, debug: bool = False, steps: int = 1
+    *, fastmath: bool = False, debug: bool = False, steps: int = 1, specialise_after: int = 0
 ) -> Callable[[Callable[..., Any]], Kernel]: ...
 
 
@@ -1057,6 +1091,7 @@ def kernel(
     fastmath: bool = False,
     debug: bool = False,
     steps: int = 1,
+    specialise_after: int = 0,
 ) -> Any:
     """Compile a Python function; use as a decorator, plain or with options.
 
@@ -1074,6 +1109,9 @@ def kernel(
     steps : int
         How often a call runs the whole kernel, each time on what the last one has left; calls may
         say otherwise.
+    specialise_after : int
+        After so many calls with arrays of the same shapes, compile the kernel for these shapes too,
+        and use that where it is measured to be faster; for few shapes at most. 0: never.
 
     Returns
     -------
@@ -1100,7 +1138,13 @@ def kernel(
             raise KernelError(f"kernel({name}={option!r}): give True or False")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise KernelError(f"kernel(steps={steps!r}): give a whole number from 1 on")
+    is_whole = isinstance(specialise_after, int) and not isinstance(specialise_after, bool)
+    if not is_whole or specialise_after < 0:
+        raise KernelError(
+            f"kernel(specialise_after={specialise_after!r}): give a whole number of calls, or 0"
+        )
     options: dict[str, Any] = {"fastmath": fastmath, "debug": debug, "steps": steps}
+    options["specialise_after"] = specialise_after
     if function is None:
         return lambda decorated: kernel(decorated, **options)
     operation = getattr(function, "__turnout_registered__", None)

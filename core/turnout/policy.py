@@ -49,13 +49,17 @@ SMALLEST_MEASURED = 256
 """Samples below which a choice costs more than it brings: these calls run the switch form."""
 
 SMALLEST_SPLIT = 16_384
-"""Samples from which on it is tried to sort them by class."""
+"""Samples from which on it is tried to sort them by class; and to rule forms out, for which code is
+compiled once more: to try all others on fewer samples takes less."""
 
 MOST_ARMS_PREDICATED = 32
 """Branches above which it is not tried to evaluate all of them."""
 
 MOST_VARIANTS = 12
 """Combinations of policies that are tried, those that change the first dispatches first."""
+
+WARM_UPS = 2
+"""Calls of a form before it is measured: at the second one it gets its machine code for calls."""
 
 SHORT_CALL_NS = 100_000
 """Up to which time of a call it is worth machine code of its own to spare half a microsecond."""
@@ -205,7 +209,8 @@ class Automatic:
         prototype.__name__ = f"{kernel.__name__}.{name}"
         prototype.__qualname__ = f"{kernel.__qualname__}.{name}"
         prototype.__module__ = kernel.__module__
-        operation = perf_dispatch(get_geometry_hash=geometry, active="auto")(prototype)
+        made = perf_dispatch(get_geometry_hash=geometry, active="auto", warmup=WARM_UPS)
+        operation = made(prototype)
         for name, form in self.forms.items():
             operation.register(name=name, is_compatible=self._compatible(name))(form)
         return operation
@@ -358,11 +363,12 @@ class Automatic:
 
     def _look(self, watch: Watch, values: Sequence[Any], samples: int | None) -> None:
         """Find out which mix calls have now."""
-        watch.looked(self._sampler.counts(values, samples), self._expected)
+        expect = self._expected if 1 << (watch.bits - 1) >= SMALLEST_SPLIT else _nothing_expected
+        watch.looked(self._sampler.counts(values, samples), expect)
 
     def _expected(self, mix: Mix) -> Known:
         if self._forecast is None:
-            return Known(mix, {}, {})
+            return _nothing_expected(mix)
         from .forecast import ruled_out
 
         shares = dict(zip(self._sampler.groups, mix.shares, strict=True))
@@ -432,6 +438,10 @@ class Automatic:
         return entry
 
 
+def _nothing_expected(mix: Mix) -> Known:
+    return Known(mix, {}, {})
+
+
 class Counted:
     """Runs calls that count branches by the forms of calls that do not."""
 
@@ -492,7 +502,7 @@ class _Shortcut:
         entry = self._entries[watch.form]
         if entry is None:
             return
-        self._automatic.kernel.put_in_front(entry, self.own)
+        self._automatic.kernel.start_calls_at(entry, self.own)
         self._watch = watch
         watch.calls_left = _CALLS_OF_PYTHON
         self._limit.allow(calls, 1 << (watch.bits - 1), (1 << watch.bits) - 1)

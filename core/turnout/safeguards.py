@@ -37,6 +37,8 @@ class Safeguards(Hooks[Implementation]):
     memory : Memory
     functions : dict of Implementation to callable
         Gets what is made for this call before it is timed.
+    puts_aside : bool
+        Whether what a trial may write is kept, so that another one can go on where it raised.
     """
 
     def __init__(
@@ -46,12 +48,15 @@ class Safeguards(Hooks[Implementation]):
         verification: Verification,
         memory: Memory,
         functions: dict[Implementation, Callable[..., Any]],
+        *,
+        puts_aside: bool = True,
     ) -> None:
         self._case = case
         self._bound = bound
         self._verification = verification
         self._memory = memory
         self._functions = functions
+        self._puts_aside = puts_aside
         self._snapshot: Snapshot | None = None
         self._problem = ""  # why there is none
         self.admits_again = verification.when == "always"
@@ -95,7 +100,7 @@ class Safeguards(Hooks[Implementation]):
                 made = candidate.function_for(self._bound.args, self._bound.kwargs)
                 self._functions[candidate] = made
         self._snapshot = None  # before another one is made: two would be twice the memory
-        if candidate.writes.accesses is None:
+        if candidate.writes.accesses is None or not self._puts_aside:
             return
         try:
             self._snapshot = Snapshot(self._bound, self.accesses)
@@ -106,6 +111,8 @@ class Safeguards(Hooks[Implementation]):
     def restore(self, candidate: Implementation, error: BaseException) -> bool:
         if isinstance(candidate.function, Kernel) and isinstance(error, _BEFORE_A_LAUNCH):
             return True  # a kernel that does not compile has not touched the arguments
+        if not self._puts_aside:
+            return False
         is_known = candidate.writes.accesses is not None
         if is_known and self._snapshot is not None and self._snapshot.restore():
             return True

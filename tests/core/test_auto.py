@@ -519,3 +519,25 @@ def test_a_limit_is_of_calls_and_sizes() -> None:
     assert (limit.left.value, limit.least.value, limit.most.value) == (0, 0, 0)
     limit.allow(7, 512, 1023)
     assert (limit.left.value, limit.least.value, limit.most.value) == (7, 512, 1023)
+
+
+# ---- errors ------------------------------------------------------------------------------------
+
+
+@on_cpu
+def test_an_error_of_a_trial_is_that_of_the_kernel(times: dict[str, int]) -> None:
+    @tn.kernel(debug=True)
+    def read(kind: Index, place: Index, table: NDArray[f64, 1], out: Mutable[Scalar]):
+        out = tm.dispatch(kind, [table[place], -table[place]], policy="auto")
+
+    kind, place = np.arange(SMALL) % 2, np.arange(SMALL) % 10
+    given = (kind, place, np.arange(10.0), np.empty(SMALL))
+    wrong = (kind, np.full(SMALL, 10), *given[2:])
+    for _ in range(5):
+        with pytest.raises(tn.OutOfBoundsError, match="index 10 is out of bounds") as caught:
+            read(*wrong)
+        assert not any("mutates" in note for note in getattr(caught.value, "__notes__", ()))
+    assert decide(read, given).chosen == "predicated"
+    assert given[-1].tolist() == np.where(kind, -1.0 * place, place).tolist()
+    with pytest.raises(tn.OutOfBoundsError):
+        read(*wrong)

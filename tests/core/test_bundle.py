@@ -18,9 +18,12 @@ from hypothesis import strategies as st
 import turnout as tn
 import turnout.math as tm
 from turnout import Index, Mutable, NDArray, Param, Scalar, Terminated, Vector, f64, ir
+from turnout.arguments import call_types
+from turnout.backends import active
 from turnout.bundle import read_bundle
 from turnout.bundle_codec import FIELDS, read_lowered, write_lowered
 from turnout.bundle_files import json_bytes
+from turnout.conformance.kernels import CONFORMANCE_KERNELS
 from turnout.digests import sha256
 from turnout.lang import LoweredKernel
 
@@ -776,3 +779,16 @@ def test_units_are_read_back_equal(tmp_path):
         assert read == LoweredKernel(lowered.plan, lowered.returned, ())
         for one, other in zip(read.plan.units, lowered.plan.units, strict=True):
             assert ir.format_unit(one) == ir.format_unit(other)
+
+
+@pytest.mark.parametrize("case", CONFORMANCE_KERNELS, ids=lambda case: case.name)
+def test_units_of_the_conformance_suite_are_read_back_equal(case):
+    types = call_types(case.name, case.kernel.signature, case.arguments(8), active())
+    lowered = case.kernel.lower(types)
+    read = read_lowered(json.loads(json_bytes(write_lowered(lowered))))
+    assert read.returned == lowered.returned
+    texts = [ir.format_unit(unit) for unit in lowered.plan.units]
+    assert [ir.format_unit(unit) for unit in read.plan.units] == texts
+    lines = [getattr(s, "line", 0) for u in lowered.plan.units for s in ir.statements(u.body.body)]
+    found = [getattr(s, "line", 0) for u in read.plan.units for s in ir.statements(u.body.body)]
+    assert found == lines

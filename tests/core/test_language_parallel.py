@@ -525,7 +525,7 @@ def test_scalars_pass_from_unit_to_unit(device):
     kernel(a, b, flags, device=device)
     assert_same(b, wanted_b)
     assert_same(flags, wanted_flags)
-    reduction = [2, 1, 1, 0]
+    reduction = [2, 2, 2, 0]
     assert axes(kernel) == [*reduction, 1, *reduction, 1, 0]
     scratch = [s for s in lowered(kernel).plan.steps if isinstance(s, Scratch)]
     assert [s.dtype for s in scratch if s.is_filled] == [f64, f32, tn.bool_, f64]

@@ -6,7 +6,9 @@ NumPy's integers are the reference. Where rounding matters, it is `numpy.longdou
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -292,6 +294,53 @@ def test_what_lies_around_out_stays() -> None:
         assert (around == 77).all()
 
 
+class Guarded:
+    """Makes arrays that begin or end where memory cannot be touched."""
+
+    def __init__(self) -> None:
+        self.kept: list[mmap.mmap] = []
+        self.protect = ctypes.CDLL(None).mprotect
+        self.protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+    def like(self, array: Array, *, at_end: bool) -> Array:
+        """A copy; the page behind its end, or before its beginning, is closed."""
+        page = mmap.PAGESIZE
+        inner = -(-max(array.nbytes, 1) // page) * page
+        memory = mmap.mmap(-1, inner + 2 * page)
+        self.kept.append(memory)
+        whole = np.frombuffer(memory, np.uint8)
+        for closed in (whole[:page], whole[page + inner :]):
+            assert self.protect(closed.ctypes.data, page, 0) == 0
+        first = page + (inner - array.nbytes if at_end else 0)
+        made = whole[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+        made[...] = array
+        return made
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are closed by mprotect")
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_nothing_beyond_the_arrays_is_touched(dtype: Any) -> None:
+    guarded = Guarded()
+    sizes = [*((n, n, n) for n in range(1, 36, 2)), (9, 33, 70), (70, 90, 50), (29, 117, 300)]
+    for m, n, k in sizes:
+        for at_end in (True, False):
+            a = guarded.like(whole_numbers((m, k), dtype), at_end=at_end)
+            b = guarded.like(whole_numbers((k, n), dtype, 1), at_end=at_end)
+            x = guarded.like(b[:, 0], at_end=at_end)
+            out = guarded.like(np.full((m, n), 77, dtype), at_end=at_end)
+            y = guarded.like(np.full(m, 77, dtype), at_end=at_end)
+            matmul(m, n, k, dtype)(a, b, out)
+            np.testing.assert_array_equal(out, exact(a, b))
+            columns = guarded.like(a.T, at_end=at_end).T
+            out[...] = 77
+            matmul(m, n, k, dtype)(columns, b, out)
+            np.testing.assert_array_equal(out, exact(a, b))
+            for matrix in (a, columns):
+                gemv(m, k, dtype)(matrix, x, y)
+                np.testing.assert_array_equal(y, exact(a, x))
+            assert dot(k, dtype)(x, x) == exact(x, x)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("n", [5, 100, 1000])
 def test_views_of_vectors(n: int, dtype: Any) -> None:
@@ -354,10 +403,10 @@ def test_large_products_go_to_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
         return run(pool, entry, slots, positions, count)
 
     monkeypatch.setattr(threads.Pool, "run", watched)
-    check_matmul(230, 230, 230, np.float64)
+    check_matmul(260, 260, 260, np.float64)
     assert not runs
     tn.set_num_threads(2)
-    check_matmul(230, 230, 230, np.float64)
+    check_matmul(260, 260, 260, np.float64)
     assert [count for _, count in runs] == [2]
     assert runs[0][0] >= 4
     check_matmul(100, 100, 100, np.float64)

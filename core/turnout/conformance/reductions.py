@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -42,13 +43,14 @@ def combined(terms: Array, operation: np.ufunc, identity: Any) -> Any:
                 lanes = operation(lanes, values)
         group = block % _GROUPS
         groups[group] = operation(groups[group], lanes)
-    chunks = _pairwise(_pairwise(groups, operation).reshape(-1, _LANES), operation)
-    return _pairwise(chunks, operation)[()]
+    chunks = [
+        _in_order(groups[first : first + _LANES], operation) for first in range(0, _GROUPS, _LANES)
+    ]
+    return _in_order(_in_order(chunks, operation), operation)
 
 
-def _pairwise(values: Array, operation: np.ufunc) -> Array:
-    """The first half of the last axis with the second half, until one is left."""
-    while values.shape[-1] > 1:
-        half = values.shape[-1] // 2
-        values = operation(values[..., :half], values[..., half:])
-    return values[..., 0]
+def _in_order(values: Iterable[Any], operation: np.ufunc) -> Any:
+    first, *others = values
+    for value in others:
+        first = operation(first, value)
+    return first

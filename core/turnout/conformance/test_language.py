@@ -17,6 +17,7 @@ from .device import DeviceUnderTest, copied, outcome, reference
 from .operations import operation_kernel
 
 SIZES = (0, 1, 2, 3, 17, 1025)
+SPECIALISED_SIZE = 16
 PYTHON_SIZE = 67
 
 
@@ -34,6 +35,20 @@ def test_kernel(device: DeviceUnderTest, case: Case) -> None:
         expected = outcome(reference(), case.kernel, arguments)
         for number, (ours, theirs) in enumerate(zip(got, expected, strict=True)):
             assert_same_bits(ours, theirs, f"{case.name}, size {size}, array {number}")
+
+
+@pytest.mark.parametrize("case", case_parameters(kernels.LANGUAGE_KERNELS))
+def test_kernel_for_known_sizes(device: DeviceUnderTest, case: Case) -> None:
+    """Lengths and numbers of a call as constants, and short loops written out: the same bits."""
+    arguments = case.arguments(SPECIALISED_SIZE)
+    sizes: dict[str, Any] = {
+        spec.name: argument.shape if isinstance(argument, np.ndarray) else argument
+        for spec, argument in zip(case.kernel.signature.parameters, arguments, strict=True)
+    }
+    got = outcome(device, case.kernel.specialise(**sizes), arguments)
+    expected = outcome(reference(), case.kernel, arguments)
+    for number, (ours, theirs) in enumerate(zip(got, expected, strict=True)):
+        assert_same_bits(ours, theirs, f"{case.name} for known sizes, array {number}")
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,7 @@ Statement = (
 
 @record
 class ArrayParameter:
-    """An array argument of a unit: `rank` axes, any strides.
+    """An array argument of a unit: `rank` axes, any strides unless `is_contiguous` (in C order).
 
     `shape` is empty, or has the length of each axis; None where only a call tells it.
     """
@@ -282,6 +282,7 @@ class ArrayParameter:
     is_read: bool = True
     is_written: bool = False
     shape: tuple[int | None, ...] = ()
+    is_contiguous: bool = False
 
 
 @record

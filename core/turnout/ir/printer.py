@@ -51,7 +51,8 @@ def _parameter(parameter: ir.Parameter) -> str:
     axes = f"rank {parameter.rank}"
     if parameter.shape:
         axes = " x ".join("?" if n is None else str(n) for n in parameter.shape)
-    return f"{access} {parameter.name}: {parameter.dtype}[{axes}]"
+    order = ", contiguous" if parameter.is_contiguous else ""
+    return f"{access} {parameter.name}: {parameter.dtype}[{axes}{order}]"
 
 
 def _indented(body: Iterable[ir.Statement]) -> list[str]:

@@ -83,10 +83,7 @@ def carried(names: Sequence[str]) -> Refusal:
 def reduced(names: Sequence[str], operations: Sequence[str]) -> str:
     """For a loop whose carried values are reductions."""
     found = [f"{name} is a {NOUNS[each]}" for name, each in zip(names, operations, strict=True)]
-    return (
-        f"{' and '.join(found)}, computed in blocks of {BLOCK} positions with {LANES} lanes each, "
-        "then pairwise"
-    )
+    return f"{' and '.join(found)}, computed in blocks of {BLOCK} positions with {LANES} lanes each"
 
 
 def shared(dependence: Dependence, spelling: Spelling) -> Refusal:

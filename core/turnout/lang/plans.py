@@ -492,14 +492,18 @@ class ArrayPlan:
         written = {s.array for s in every if isinstance(s, ir.Store)}
         measured = {s.array for s in every if isinstance(s, ir.Extent)}
         used = {value.number for statement in every for value in _uses(statement)}
+        order = {parameter.name: n for n, parameter in enumerate(self.parameters)}
         result: list[ir.Parameter] = []
         for parameter in self.parameters:
             if isinstance(parameter, ir.ScalarParameter) and parameter.value.number in used:
                 result.append(parameter)
         for name, (dtype, rank) in arrays.items():
             if name in (read | written | measured) - local:
-                result.append(ir.ArrayParameter(name, dtype, rank, name in read, name in written))
-        order = {parameter.name: n for n, parameter in enumerate(self.parameters)}
+                access = name in read, name in written
+                is_scratch = name not in order
+                result.append(
+                    ir.ArrayParameter(name, dtype, rank, *access, is_contiguous=is_scratch)
+                )
         return tuple(sorted(result, key=lambda p: order.get(p.name, len(order))))
 
     def _overlap_rules(

@@ -5,9 +5,8 @@ Such a loop runs in parallel, in an order that depends on nothing but the number
 * Positions are cut into blocks of `BLOCK`. In a block position ``p`` belongs to lane ``p % LANES``;
   each lane combines its positions in order.
 * Block ``b`` belongs to group ``b % GROUPS``, which combines its blocks lane by lane, in order.
-* The lanes of a group, and then the groups, are combined by a pairwise tree: the first half of the
-  values with the second half, element by element, until one is left.
-* The value from before the loop is combined with the result of that.
+* Lane by lane, and in order, `LANES` neighbouring groups are combined, and then all of these.
+* The lanes are combined in order, and the value from before the loop with the result of that.
 
 A lane, block or group without positions holds the identity of the operation, which changes no bit
 of what it is combined with. In a nest of loops a block has positions of one row, or whole rows.
@@ -222,8 +221,8 @@ class _Chains:
 class PartialResults:
     """What an operation combines, and the scratch array that has its partial results.
 
-    The array has one row per group with the results of its lanes, then those of the groups, then
-    one row with those of `LANES` groups each. Every element that is read was written before.
+    The array has a column per lane and a row per group, then a row for each `LANES` groups, then
+    one for all. Every element that is read was written before.
     """
 
     operation: str
@@ -291,10 +290,10 @@ class Reduction:
             ]
             self._length = self._trips[-1]
             self._plan_blocks()
-            several = build.compute("greater", self._groups, self._one)
-            self._several = several
-            self._joined = build.compute("select", several, self._groups, self._zero)
-            self._chunks = self._rounded_up(self._joined, LANES)
+            self._several = build.compute("greater", self._groups, self._one)
+            chunks = self._rounded_up(self._groups, LANES)
+            self._chunks = build.compute("select", self._several, chunks, self._zero)
+            self._once = build.compute("minimum", self._chunks, self._one)
 
     def _plan_blocks(self) -> None:
         """How many blocks there are, and what they consist of."""
@@ -324,8 +323,8 @@ class Reduction:
     # -- the parallel nests ----------------------------------------------------------------------
 
     def nests(self) -> list[Loops]:
-        """The loops over groups and lanes, over groups, and over chunks of groups."""
-        return [self._sum_lanes(), self._join_lanes(), self._join_groups()]
+        """The loops over groups, over chunks of groups, and once; each over the lanes, too."""
+        return [self._sum_groups(), self._join_groups(), self._join_chunks()]
 
     def _parallel(self, *extents: Value) -> tuple[list[ir.For], list[Value]]:
         positions = [self.build.value(i64) for _ in extents]
@@ -347,7 +346,7 @@ class Reduction:
             for each, *pair in zip(self.sums, first, second, strict=True)
         )
 
-    def _sum_lanes(self) -> Loops:
+    def _sum_groups(self) -> Loops:
         build = self.build
         loops, (group, lane) = self._parallel(self._groups, self._lanes)
         with build.nested() as body:
@@ -357,8 +356,7 @@ class Reduction:
                 self._identities(),
                 lambda block, before: self._combined(before, self._block(block, lane)),
             )
-            for each, total in zip(self.sums, totals, strict=True):
-                build.emit(ir.Store(each.array, (group, lane), total))
+            self._store(totals, group, lane)
         return loops, tuple(body)
 
     def _block(self, block: Value, lane: Value) -> tuple[Value, ...]:
@@ -537,29 +535,28 @@ class Reduction:
 
     # -- what joins the parts --------------------------------------------------------------------
 
-    def _join_lanes(self) -> Loops:
+    def _join_groups(self) -> Loops:
+        """Lane by lane, `LANES` groups each."""
         build = self.build
-        loops, (group,) = self._parallel(self._joined)
+        loops, (chunk, lane) = self._parallel(self._chunks, self._lanes)
         with build.nested() as body:
-            shift = build.constant(LANES.bit_length() - 1, i64)
-            row = build.compute("shift_right", group, shift)
-            row = build.compute("add", row, build.constant(GROUPS, i64))
-            column = build.compute("bit_and", group, build.constant(LANES - 1, i64))
-            for each in self.sums:
-                build.emit(ir.Store(each.array, (row, column), self._tree_of_row(each, group)))
+            first = build.compute("multiply", chunk, self._lanes)
+            end = build.compute("add", first, self._lanes)
+            end = build.compute("minimum", end, self._groups)
+            totals = self._in_order(first, end, lambda group: (group, lane))
+            row = build.compute("add", chunk, build.constant(GROUPS, i64))
+            self._store(totals, row, lane)
         return loops, tuple(body)
 
-    def _join_groups(self) -> Loops:
+    def _join_chunks(self) -> Loops:
+        """Lane by lane, what `_join_groups` left; once where there are several groups."""
         build = self.build
-        loops, (chunk,) = self._parallel(self._chunks)
+        loops, (_, lane) = self._parallel(self._once, self._lanes)
         with build.nested() as body:
-            row = build.compute("add", chunk, build.constant(GROUPS, i64))
-            last = build.constant(GROUPS + LANES, i64)
-            before = build.compute("multiply", chunk, self._lanes)
-            count = build.compute("subtract", self._groups, before)
-            for each in self.sums:
-                joined = self._tree_of_row(each, row, count)
-                build.emit(ir.Store(each.array, (last, chunk), joined))
+            first = build.constant(GROUPS, i64)
+            end = build.compute("add", first, self._chunks)
+            totals = self._in_order(first, end, lambda row: (row, lane))
+            self._store(totals, build.constant(GROUPS + LANES, i64), lane)
         return loops, tuple(body)
 
     def finish(self, initial: Sequence[Value], results: Sequence[Value]) -> None:
@@ -584,58 +581,31 @@ class Reduction:
             build.emit(ir.Compute(result, "select", (is_better, total, before)))
 
     def _totals(self) -> tuple[Value, ...]:
-        """All positions together."""
+        """The lanes of the only group, or of all of them; none where there is no position."""
         build = self.build
         last = build.constant(GROUPS + LANES, i64)
-        is_empty = build.compute("equal", self._groups, self._zero)
-        of_several = self._choice(
-            lambda: tuple(self._tree_of_row(each, last, self._chunks) for each in self.sums)
-        )
-        of_one = self._choice(
-            lambda: tuple(self._tree_of_row(each, self._zero) for each in self.sums)
-        )
-        of_at_most_one = self._choice(
-            lambda: self._branch(is_empty, self._choice(self._identities), of_one)
-        )
-        return self._branch(self._several, of_several, of_at_most_one)
+        row = build.compute("select", self._several, last, self._zero)
+        some = build.compute("minimum", self._groups, self._one)
+        count = build.compute("multiply", some, self._lanes)
+        return self._in_order(self._zero, count, lambda lane: (row, lane))
 
-    def _choice(self, make: Callable[[], tuple[Value, ...]]) -> Region:
-        with self.build.nested() as body:
-            yields = make()
-        return Region((), tuple(body), yields)
+    def _in_order(
+        self, first: Value, end: Value, place_of: Callable[[Value], tuple[Value, Value]]
+    ) -> tuple[Value, ...]:
+        """Combine the partial results of `first` to `end`; `place_of` says where each is."""
 
-    def _branch(self, condition: Value, then: Region, otherwise: Region) -> tuple[Value, ...]:
-        results = tuple(self.build.value(value.dtype) for value in then.yields)
-        self.build.emit(ir.If(results, condition, then, otherwise))
-        return results
+        def body(index: Value, before: tuple[Value, ...]) -> tuple[Value, ...]:
+            values = []
+            for each in self.sums:
+                values.append(self.build.value(each.dtype))
+                self.build.emit(ir.Load(values[-1], each.array, place_of(index)))
+            return self._combined(before, values)
 
-    def _tree_of_row(self, each: PartialResults, row: Value, count: Value | None = None) -> Value:
-        """A row of partial results, or the first `count` of them, at least 1."""
-        build = self.build
-        nothing = build.constant(identity(each.operation, each.dtype), each.dtype)
-        values = []
-        for number in range(LANES):
-            column = build.constant(number, i64)
-            value = build.value(each.dtype)
-            if count is None:
-                build.emit(ir.Load(value, each.array, (row, column)))
-            else:
-                exists = build.compute("less", column, count)
-                there = build.compute("select", exists, column, self._zero)
-                build.emit(ir.Load(value, each.array, (row, there)))
-                value = build.compute("select", exists, value, nothing)
-            values.append(value)
-        return self._tree(each.operation, values)
+        return self._for((first, end, self._one), self._identities(), body)
 
-    def _tree(self, operation: str, values: list[Value]) -> Value:
-        """The first half with the second half, until one is left."""
-        while len(values) > 1:
-            half = len(values) // 2
-            values = [
-                self.build.compute(operation, *pair)
-                for pair in zip(values[:half], values[half:], strict=True)
-            ]
-        return values[0]
+    def _store(self, totals: Sequence[Value], *place: Value) -> None:
+        for each, total in zip(self.sums, totals, strict=True):
+            self.build.emit(ir.Store(each.array, place, total))
 
 
 def _can_be_repeated(body: Iterable[ir.Statement]) -> bool:

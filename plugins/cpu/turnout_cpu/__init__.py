@@ -14,6 +14,9 @@ The way of a unit through this package, one module per step:
    ``threads``, in several;
 5. ``native_entry``: machine code that takes a user's own call, checks it and runs it.
 
+Beside that, ``linear_algebra`` writes products of exact sizes, which ``implementations`` offers to
+``turnout.ops``.
+
 Launches are synchronous, so the core's defaults for sync, timer and memory are right.
 """
 

@@ -17,7 +17,7 @@ from . import mathematics, vector_math
 from .accesses import dense_strides, has_neighbours_along, may_declare_parallel
 from .operations import SPELLINGS, cast
 from .pace import runs_alone
-from .space import split_axes, written_axes
+from .space import constant_length, split_axes, written_axes
 from .text import (
     FAST_MATH_FLAGS,
     FunctionText,
@@ -33,6 +33,9 @@ LOOP_TAG = "turnout.loop"
 
 SPACE_TAG = "space"
 """Instead of a line: the innermost loop over the iteration space."""
+
+UNROLLED_LOOPS = 8
+"""Up to how many times LLVM may write out loops because they stand in a loop of constant length."""
 
 SLOT_BYTES = 8
 
@@ -278,10 +281,13 @@ class Body:
                 self.statements(self.unit.body.body)
             return []
 
+        has_loops = any(isinstance(each, ir.For | ir.While) for each in self.unit.body.body)
         if self.written and not has_neighbours_along(self.unit, innermost):
             # Vectors along the axes that are written out need no gathering.
             properties = [*properties, '!{!"llvm.loop.vectorize.enable", i1 false}']
-        elif runs_alone(self.unit) and innermost < split_axes(self.unit):
+        elif (has_loops and (constant_length(self.unit) or 0) > UNROLLED_LOOPS) or (
+            runs_alone(self.unit) and innermost < split_axes(self.unit)
+        ):
             # LLVM would write out short loops of known length before it makes vectors of them.
             properties = [*properties, '!{!"llvm.loop.unroll.disable"}']
         self.upward_loop(first, stop, [], body, self.loop(SPACE_TAG, properties))

@@ -9,7 +9,8 @@ loops; trailing axes of constant extents are no part of the count. The result is
 index violation.
 
 The entry point looks at the strides and goes to one of two bodies: in ``.rows`` elements that are
-neighbours on the last axis of an array are neighbours in memory, ``.strided`` takes any strides.
+neighbours on the last axis of an array are neighbours in memory, ``.strided`` takes any strides; a
+unit whose arrays are all contiguous has the first alone.
 Where `turnout_cpu.vector_choice` says so, the first is in explicit vectors.
 A unit with atomic updates has a third one, ``.sharing``, for anything but the whole range ``[0,
 2**63 - 1)``: whoever runs a part runs it beside other threads, and elements must be aligned then.
@@ -50,8 +51,11 @@ def emit(unit: ir.Unit, vectors: Vectors, options: Options) -> str:
     module = ModuleText()
     entry = entry_name(unit)
     bodies = [f"{entry}.strided"]
-    if _indexed_arrays(unit) and options.level > 0 and not options.debug:
+    indexed = _indexed_arrays(unit)
+    if indexed and options.level > 0 and not options.debug:
         bodies.insert(0, f"{entry}.rows")
+        if all(array.is_contiguous for array in indexed):
+            del bodies[1]
     lanes = explicit_lanes(unit, vectors, options)
     for name in bodies:
         has_dense_rows = name.endswith(".rows")

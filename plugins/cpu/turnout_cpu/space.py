@@ -59,6 +59,12 @@ def constant_size(unit: ir.Unit) -> int | None:
     return math.prod(max(0, int(constants[extent.number])) for extent in unit.extents)
 
 
+def constant_length(unit: ir.Unit) -> int | None:
+    """The length of the innermost axis, where there is one and it is a constant."""
+    length = _constants(unit).get(unit.extents[-1].number) if unit.extents else None
+    return None if length is None else int(length)
+
+
 def _constants(unit: ir.Unit) -> dict[int, int | float | bool]:
     constants = (each for each in unit.prologue if isinstance(each, ir.Constant))
     return {each.result.number: each.value for each in constants}

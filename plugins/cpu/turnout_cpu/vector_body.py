@@ -60,6 +60,7 @@ class VectorBody(Body):
             unit, module, vectors, options, name, has_dense_rows=True, is_reported=True
         )
         self.lanes = lanes
+        self.written = ()  # the last axis is that of the lanes
         self.forms = Forms(unit)
         self.lane_numbers = f"<{', '.join(f'i64 {lane}' for lane in range(lanes))}>"
         # Which lanes run what is being written; None stands for all. It is never empty, except in

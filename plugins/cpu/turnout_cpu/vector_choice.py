@@ -17,6 +17,7 @@ from . import mathematics
 from .accesses import has_atomic_updates, local_bytes
 from .body import Vectors
 from .lanes import Forms, Loop, cost_of_operation
+from .space import constant_length
 
 LANES_STACK_BYTES = 128 * 1024
 """How much memory the local arrays of all lanes may take."""
@@ -49,7 +50,7 @@ def explicit_lanes(unit: ir.Unit, vectors: Vectors, options: Options) -> int | N
         return None
     forms = Forms(unit)
     lanes = 2 * vectors.bits // _widest_bits(unit, forms)
-    length = _constant_length(unit)
+    length = constant_length(unit)
     if length is not None and length % lanes:
         return None
     if length is not None and length % (2 * lanes) == 0:
@@ -68,21 +69,13 @@ def can_run_in_lanes(unit: ir.Unit, options: Options) -> bool:
 def is_worthwhile(unit: ir.Unit, forms: Forms, vectors: Vectors) -> bool:
     """Whether explicit vectors are likely to be faster than what LLVM makes of the unit."""
     census = _Census(unit, forms, vectors)
-    if len(unit.extents) > 1 and unit.extents[-1].number in census.constants:
+    if len(unit.extents) > 1 and constant_length(unit) is not None:
         # LLVM unrolls the innermost axis and vectorises the one around it, or a loop inside where
         # lanes do not read neighbours.
         return census.has_loops and census.has_rows and not census.walks
     if census.work < WORK_PER_WALK * census.walks or census.has_idle_loop:
         return False
     return census.has_loops or census.has_private_memory or census.has_costly_arms
-
-
-def _constant_length(unit: ir.Unit) -> int | None:
-    """The length of the innermost axis where it is a constant."""
-    for statement in unit.prologue:
-        if isinstance(statement, ir.Constant) and statement.result == unit.extents[-1]:
-            return int(statement.value)
-    return None
 
 
 def _widest_bits(unit: ir.Unit, forms: Forms) -> int:

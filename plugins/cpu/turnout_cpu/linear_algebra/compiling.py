@@ -42,8 +42,8 @@ Otherwise = Callable[..., Any]
 _RELEASING_STEPS = 500_000
 """Multiplications from which on a call releases the interpreter lock; they take some 10 us."""
 
-_THREAD_STEPS = 4_000_000
-"""Multiplications that are worth a thread."""
+_THREAD_STEPS = 8_000_000
+"""Multiplications that are worth a thread; they take some 100 us."""
 
 _CACHED_BYTES = 24 << 20
 """More comes from memory. Asking for it ahead gains 10 to 20 % there, and loses as much below."""
