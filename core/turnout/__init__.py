@@ -22,6 +22,7 @@ from .backends import (
 )
 from .errors import (
     BackendError,
+    BundleError,
     CacheWarning,
     CallError,
     CompileError,
@@ -51,6 +52,8 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from . import ops
+    from .bundle import Bundle, build
+    from .bundle_loading import load, run
     from .costs import dispatch_costs
     from .derive import vjp
     from .perf import PerformanceDispatcher, perf_dispatch
@@ -60,6 +63,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendError",
+    "Bundle",
+    "BundleError",
     "CacheWarning",
     "CallError",
     "CompileError",
@@ -83,6 +88,7 @@ __all__ = [
     "array",
     "backends",
     "bool_",
+    "build",
     "devices",
     "dispatch_costs",
     "dispatch_units",
@@ -94,6 +100,7 @@ __all__ = [
     "i32",
     "i64",
     "kernel",
+    "load",
     "math",
     "num_threads",
     "ops",
@@ -101,6 +108,7 @@ __all__ = [
     "perf_dispatch",
     "race",
     "resolve_dispatch",
+    "run",
     "serial",
     "set_default_device",
     "set_num_threads",
@@ -118,6 +126,10 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Bundle": "bundle",
+    "build": "bundle",
+    "load": "bundle_loading",
+    "run": "bundle_loading",
     "PerformanceDispatcher": "perf",
     "perf_dispatch": "perf",
     "race": "racing",

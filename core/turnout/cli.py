@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import cli_bench, cli_tuning
+from . import cli_bench, cli_bundles, cli_tuning
 from .discovery import core_version
 from .errors import TurnoutError
 from .ir import f32, f64
@@ -63,6 +63,7 @@ def main(traceback: bool) -> None:
 
 
 main.add_command(cli_bench.bench)
+main.add_command(cli_bundles.build)
 main.add_command(cli_tuning.report)
 main.add_command(cli_tuning.tune)
 
@@ -351,14 +352,6 @@ _WIDTH = 100
 """Columns of the words about loops."""
 
 
-def _param_type(context: click.Context, option: click.Parameter, values: Any) -> dict[str, str]:
-    pairs = [value.partition("=") for value in values]
-    for name, separator, type_name in pairs:
-        if not (name and separator and type_name):
-            raise click.BadParameter("write NAME=TYPE, for example n=int", context, option)
-    return {name: type_name for name, _, type_name in pairs}
-
-
 @main.command()
 @click.argument("target")
 @click.option("--device", "--backend", "device", metavar="DEVICE", help="What to compile for.")
@@ -373,7 +366,7 @@ def _param_type(context: click.Context, option: click.Parameter, values: Any) ->
     "--param",
     "param_types",
     multiple=True,
-    callback=_param_type,
+    callback=cli_bundles.named_types,
     metavar="NAME=TYPE",
     help="Type of a scalar parameter: int, float (the default) or a dtype such as i32.",
 )
@@ -397,15 +390,21 @@ def show(
     why: bool,
     as_json: bool,
 ) -> None:
-    """Show what became of a kernel.
+    """Show what became of a kernel, or what a bundle holds.
 
     TARGET is MODULE:KERNEL or path/to/file.py:KERNEL; without the kernel, those of the module are
     listed. Shown are the plan of a call, its typed units, and for each loop whether it is parallel
     and vectorised, why, and what can be done about it. Nothing runs.
+
+    Where TARGET is a folder that `turnout build` has written, its files are verified, and what it
+    holds is listed.
     """
     from . import inspection
     from .targets import split_target
 
+    if cli_bundles.holds_bundle(target):
+        cli_bundles.show(target, as_json=as_json)
+        return
     if why and stage not in (None, "loops"):
         raise click.UsageError("--why shows the loops only; leave out --stage")
     if as_json and (why or stage is not None):

@@ -134,12 +134,12 @@ def load_unit(unit: ir.Unit, context: DeviceContext, options: Options) -> Launch
     backend, target = context.backend, context.device.target
     binary = compile_unit(unit, backend, target, options)
     try:
-        return _launcher(unit, binary, context)
+        return load_binary(unit, binary, context)
     except CompileError:
         # A stored binary can be right and still not load here, for example without a library that
         # was there when it was made; what is compiled now either loads or shows the true reason.
         binary = _compiled(unit, backend, target, options)
-        launcher = _launcher(unit, binary, context)
+        launcher = load_binary(unit, binary, context)
         default_cache().store(_key(unit, backend, target, options), binary)
         return launcher
 
@@ -204,7 +204,16 @@ def _compiled(unit: ir.Unit, backend: Backend, target: Target, options: Options)
     return binary
 
 
-def _launcher(unit: ir.Unit, binary: Binary, context: DeviceContext) -> Launcher:
+def load_binary(unit: ir.Unit, binary: Binary, context: DeviceContext) -> Launcher:
+    """The launcher of compiled code.
+
+    Raises
+    ------
+    CompileError
+        Where the code cannot be loaded on the device.
+    BackendError
+        Where the backend fails in any other way.
+    """
     backend = context.backend
     try:
         launcher: Launcher = backend.hook.turnout_launch(

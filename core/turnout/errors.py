@@ -131,6 +131,10 @@ class CompileError(TurnoutError):
         return f"backend {self.backend!r} could not compile: {self.log}{shown}"
 
 
+class BundleError(TurnoutError):
+    """Whoever builds or ships a bundle must act: its folder is damaged, or is not for this use."""
+
+
 class ConfigurationError(TurnoutError, ValueError):
     """Whoever configures the process must act: an environment variable or setting is malformed."""
 

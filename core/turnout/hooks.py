@@ -39,7 +39,8 @@ class Target:
     backend : str
         Name of the backend.
     arch : str
-        Architecture in the backend's own words, for example ``"znver4"`` or ``"sm_90"``.
+        Architecture in the backend's own words, for example ``"znver4"`` or ``"sm_90"``. Empty for
+        bundles that are built where the backend has no device: any device then.
     features : frozenset of str
         Capabilities by which the conformance suite skips: ``"f64"``, ``"correct_rounding"`` (f32
         division and sqrt), ``"bounds"`` (honours `Options.debug`).
@@ -72,10 +73,13 @@ class Device:
     memory_bytes: int = 0
     """Size of its memory; 0 where unknown."""
     profiles: Mapping[str, Target] = field(default_factory=dict, compare=False, repr=False)
-    """Optional: other targets of this hardware, to which `turnout.dispatch_costs` compares.
+    """Optional: other targets than that of the device itself, by name, for it or lesser hardware.
 
-    ``"native"`` is the same processor without vector routines for math functions, ``"portable"``
-    what every processor of its kind runs. Nothing is run that was compiled for them.
+    Bundles can be built for all of them. To ``"native"`` and ``"portable"``
+    `turnout.dispatch_costs` compares: the same processor without vector routines for math
+    functions, and what every processor of its kind runs. A backend that has profiles names every
+    architecture there is; one that has none takes what users write for `Target.arch`, and refuses
+    in ``turnout_compile`` what it does not know.
     """
 
     def __str__(self) -> str:
@@ -97,15 +101,20 @@ class Options:
         ``"text:<stage>"`` (``"text:assembly"``), and what became of the loop at a source line under
         ``"loop:<line>"``, of the innermost loop over the iteration space under ``"loop:space"``;
         for a loop that runs several iterations in one vector the words contain how many, as
-        ``"8 lanes"``. Never set for code that is only run.
+        ``"8 lanes"``. The code must be the same with it as without.
+    standalone : bool
+        The binary goes into a bundle, which other processes and machines load. It must hold what
+        the backend would otherwise compile when it is first needed. Drivers may translate it.
     """
 
     level: int = 3
     debug: bool = False
     keep_text: bool = False
+    standalone: bool = False
 
     def __str__(self) -> str:
-        return f"level={self.level} debug={self.debug} keep_text={self.keep_text}"
+        kept = f"keep_text={self.keep_text} standalone={self.standalone}"
+        return f"level={self.level} debug={self.debug} {kept}"
 
 
 @record

@@ -77,7 +77,8 @@ from .sizes import (
 )
 
 if TYPE_CHECKING:
-    from .launches import Launch, SplitLaunch
+    from .hooks import Binary
+    from .launches import Launch, Load, SplitLaunch
 
 # Imports inside of functions below are what only the first call of a kernel needs: programs that
 # define kernels are to start fast.
@@ -200,7 +201,7 @@ class Kernel:
         with self._lock:
             executable = self._executables.get(key)
             if executable is None:
-                executable = Executable(self, self.lower(types), types, context, counters)
+                executable = self._executable(types, context, counters)
                 if executable.has_open_dispatches:
                     uncounted = self.found(context, values, samples) if counters else None
                     executable = self.choose_policies(executable, uncounted)
@@ -215,6 +216,11 @@ class Kernel:
         """What runs calls without counters, made if need be."""
         key = (context, *type_key(values))
         return self._executables.get(key) or self._make(context, key, values, samples, ())
+
+    def _executable(
+        self, types: Types, context: DeviceContext, counters: tuple[str, ...]
+    ) -> Executable:
+        return Executable(self, self.lower(types), types, context, counters)
 
     def choose_policies(self, executable: Executable, uncounted: Any) -> Any:
         """What runs the calls for which `executable` was made: `turnout.policy.automatic`.
@@ -348,6 +354,11 @@ class Kernel:
         """The parsed source; parsed at the first use."""
         parsed = parse_function(self.__wrapped__, self._lines)
         return KernelSource(self.__name__, parsed, self._free, self.signature, self.fastmath)
+
+    @property
+    def file(self) -> str:
+        """Where its source is, for messages."""
+        return self.source.source.file
 
     @cached_property
     def definition(self) -> Definition:
@@ -636,15 +647,13 @@ class Executable:
         context: DeviceContext,
         counters: Sequence[str] = (),
     ) -> None:
-        from .compilation import lower_plan
-
         self.kernel = kernel
         self.lowered = lowered
         self.types = types
         self.context = context
         self._counters = self._counted_groups(counters)
         plan = counted(lowered.plan, {group.name: name for name, group in self._counters.items()})
-        self.plan = lower_plan(plan, context.backend, context.device.target)
+        self.plan = self.lower_plan(plan)
         self._specs = specs = kernel.signature.parameters
         self._scratch = [step for step in self.plan.steps if isinstance(step, ir.Scratch)]
         names = [spec.name for spec in specs]
@@ -694,13 +703,37 @@ class Executable:
         """Whether a policy is still to be chosen."""
         return any(group.policy == "auto" for group in plan_dispatches(self.lowered.plan))
 
+    # What a kernel that was loaded from a bundle does in another way.
+
+    can_compile = True
+    """Whether code may be compiled that calls do not need, to find out something about them."""
+
+    def lower_plan(self, plan: ir.Plan) -> ir.Plan:
+        """The plan with all dispatches lowered for the device."""
+        from .compilation import lower_plan
+
+        return lower_plan(plan, self.context.backend, self.context.device.target)
+
+    @property
+    def load_unit(self) -> Load:
+        """What gives the loaded code of a unit."""
+        from .compilation import load_unit
+
+        return load_unit
+
+    def _cached_text(self, text: str, make: Callable[[], Binary]) -> Binary:
+        """What a backend has made of a text that decides every byte of it."""
+        from .compilation import compile_text
+
+        return compile_text(self.context, text, make)
+
     def _launch(self, step: ir.Run | ir.Split) -> Launch | SplitLaunch:
         from .launches import Launch, SplitLaunch
 
-        options, report = self.kernel.options, self.out_of_bounds
+        how = self.context, self.kernel.options, self.out_of_bounds, self.load_unit
         if isinstance(step, ir.Split):
-            return SplitLaunch(step, self._places, self.context, options, report)
-        return Launch(step.unit, self._places, self.context, options, report)
+            return SplitLaunch(step, self._places, *how)
+        return Launch(step.unit, self._places, *how)
 
     def _counted_groups(self, counters: Sequence[str]) -> dict[str, ir.Dispatch]:
         """The dispatches that counters are for, by the names of these."""
@@ -831,8 +864,6 @@ class Executable:
         )
 
     def _direct_call(self, values: Sequence[Any], fallback: Callable[..., Any]) -> DirectCall:
-        from .compilation import compile_text
-
         results = zip(self.lowered.returned, self._allocators, strict=True)
         return DirectCall(
             name=self.kernel.__name__,
@@ -848,7 +879,7 @@ class Executable:
             target=self.context.device.target,
             device=choice_of(self.context, is_named=self.kernel.device is not None),
             fallback=fallback,
-            cached=partial(compile_text, self.context),
+            cached=self._cached_text,
         )
 
     def _direct_parameters(self, values: Sequence[Any]) -> Iterator[DirectParameter]:
@@ -955,9 +986,9 @@ class Executable:
         counted = [memory.put(c) if isinstance(c, np.ndarray) else c for c in counters]
         arguments += [*results, *counted]
         self._run(arguments, steps)
-        for there, counter in zip(counted, counters, strict=True):
-            if there is not counter:
-                self._copy_back(there, counter)
+        for moved, counter in zip(counted, counters, strict=True):
+            if moved is not counter:
+                self._copy_back(moved, counter)
         for place in self._written:
             if place in copied:
                 self._copy_back(there[place], copied[place])
@@ -1011,7 +1042,7 @@ class Executable:
         """The error to raise of an index that a unit of the kernel had."""
         sites = [s for s in ir.statements(unit.body.body) if isinstance(s, ir.Load | ir.Store)]
         site = sites[violation.site]
-        file = self.kernel.source.source.file
+        file = self.kernel.file
         index = violation.index
         shown = f"index {index - violation.extent if index < 0 else index}"
         return OutOfBoundsError(

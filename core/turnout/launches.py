@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -27,6 +27,9 @@ from .segmentation import (
 Report = Callable[[ir.Unit, IndexViolation], Exception]
 """Makes the error to raise of an index that is out of bounds."""
 
+Load = Callable[[ir.Unit, DeviceContext, Options], Launcher]
+"""Gives the loaded code of a unit, as `turnout.compilation.load_unit` does."""
+
 
 class Launch:
     """One unit, ready to run on the arguments of a call."""
@@ -38,9 +41,10 @@ class Launch:
         context: DeviceContext,
         options: Options,
         report: Report,
+        load: Load = load_unit,
     ) -> None:
         self.unit = unit
-        self.launcher = load_unit(unit, context, options)
+        self.launcher = load(unit, context, options)
         self.count = position_count(unit)
         self.places = tuple(places[parameter.name] for parameter in unit.parameters)
         self._select = itemgetter_of(self.places)
@@ -81,6 +85,7 @@ class SplitLaunch:
         context: DeviceContext,
         options: Options,
         report: Report,
+        load: Load = load_unit,
     ) -> None:
         self.unit = split.run.unit
         self._context = context
@@ -88,7 +93,7 @@ class SplitLaunch:
         places = {**places, **{name: len(places) + n for n, name in enumerate(split.extra)}}
 
         def launches(plan: ir.Plan) -> list[Launch]:
-            return [Launch(unit, places, context, options, report) for unit in plan.units]
+            return [Launch(unit, places, context, options, report, load) for unit in plan.units]
 
         self._count = position_count(self.unit)
         self._select = itemgetter_of([places[p.name] for p in self.unit.parameters])
@@ -96,7 +101,7 @@ class SplitLaunch:
         self._branches = [launches(plan) for plan in split.branches]
         self._guarded = [launches(plan) for plan in split.guarded]
         self._listed = launches(split.listed)
-        self._sorting = _sorting(context, self._classes)
+        self._sorting = _sorting(context, self._classes, load)
         self._partitions: list[_Partition] = []
 
     def run(self, arguments: Sequence[Any]) -> None:
@@ -187,11 +192,11 @@ class _Partition:
 class _Sorting:
     """The units that sort samples by class, loaded for a device."""
 
-    def __init__(self, context: DeviceContext, classes: int) -> None:
+    def __init__(self, context: DeviceContext, classes: int, load: Load) -> None:
         self._context = context
 
         def loaded(unit: ir.Unit) -> Launcher:
-            return load_unit(unit, context, Options())
+            return load(unit, context, Options())
 
         self._count = loaded(count_classes(classes))
         self._starts = loaded(starts_of(classes))
@@ -239,9 +244,9 @@ def _extra(classes: Any, order: Any, start: int, count: int, now: Any) -> list[A
     return [classes, order, start, count, now]
 
 
-@cache
-def _sorting(context: DeviceContext, classes: int) -> _Sorting:
-    return _Sorting(context, classes)
+@lru_cache(maxsize=64)
+def _sorting(context: DeviceContext, classes: int, load: Load) -> _Sorting:
+    return _Sorting(context, classes, load)
 
 
 def _run_all(launches: Iterable[Launch], arguments: Sequence[Any]) -> None:

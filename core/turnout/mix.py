@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from . import ir
-from .compilation import lower_plan
 from .kernel import Executable
 from .launches import Launch
 from .lower import dispatch_groups
@@ -137,13 +136,14 @@ class Sampler:
 
     def _launch(self, unit: ir.Unit) -> Launch:
         plan = ir.Plan((ir.Run(unit),))
-        (lowered,) = lower_plan(plan, self._context.backend, self._context.device.target).units
+        (lowered,) = self._executable.lower_plan(plan).units
         places = self._executable.places
         # The counters follow the arguments that are the same for all units.
         first_free = len(self._executable.kernel.signature.parameters) + 1
         places = {**places, unit.parameters[-1].name: first_free}
         options, report = self._executable.kernel.options, self._executable.out_of_bounds
-        return Launch(lowered, places, self._context, options, report)
+        load = self._executable.load_unit
+        return Launch(lowered, places, self._context, options, report, load)
 
     def counts(self, values: Sequence[Any], samples: int | None) -> Counts | None:
         """Count the classes of some of the samples of a call, evenly spread over it.

@@ -93,7 +93,7 @@ def automatic(
     # The reference backend is for right answers, and its speed says nothing of another one's.
     if not (groups and has_arrays) or executable.context.backend.distribution == CORE:
         return executable
-    variants = list(_variants(kernel, plan, groups))
+    variants = list(_possible(plan, {g.name: _choices(kernel, g) for g in groups.values()}))
     return Automatic(kernel, executable, groups, variants)
 
 
@@ -102,33 +102,39 @@ def open_groups(plan: ir.Plan) -> dict[str, ir.Dispatch]:
     return {group.name: group for group in plan_dispatches(plan) if group.policy == "auto"}
 
 
-def _variants(
-    kernel: Kernel, plan: ir.Plan, groups: Mapping[str, ir.Dispatch]
-) -> Iterator[Policies]:
-    """The combinations of policies that are tried, or that the environment asks for."""
-    choices = [_choices(kernel, group) for group in groups.values()]
+def tried_policies(plan: ir.Plan) -> list[Policies]:
+    """The combinations of policies that are tried for a plan, if nothing asks for certain ones."""
+    return list(_possible(plan, {g.name: _worthwhile(g) for g in open_groups(plan).values()}))
+
+
+def _possible(plan: ir.Plan, choices: Mapping[str, Sequence[str]]) -> Iterator[Policies]:
+    """The possible ones among combinations of policies, up to a number."""
     # Reversed twice, so that the first dispatch changes fastest.
-    combinations = (tuple(reversed(each)) for each in itertools.product(*reversed(choices)))
-    possible = (dict(zip(groups, each, strict=True)) for each in combinations)
-    return itertools.islice((each for each in possible if _can_be(plan, each)), MOST_VARIANTS)
+    combinations = itertools.product(*reversed([*choices.values()]))
+    policies = (dict(zip(choices, reversed(each), strict=True)) for each in combinations)
+    return itertools.islice((each for each in policies if _can_be(plan, each)), MOST_VARIANTS)
+
+
+_POLICIES = ("switch", "predicated", "segmented")
 
 
 def _choices(kernel: Kernel, group: ir.Dispatch) -> tuple[str, ...]:
-    possible = ("switch", "predicated", "segmented")
+    """The policies of a dispatch that are tried, or the one that the environment asks for."""
     name = f"{kernel.__name__}.{group.name}"
     forced = forced_implementations().get(name)
     if forced is None:
-        return tuple(p for p in possible if p != "predicated" or _has_few_arms(group))
-    if forced not in possible:
+        return _worthwhile(group)
+    if forced not in _POLICIES:
         raise ConfigurationError(
             f"TURNOUT_PERFDISPATCH_FORCE: {name!r} cannot be {forced!r}; allowed: "
-            f"{', '.join(map(repr, possible))}"
+            f"{', '.join(map(repr, _POLICIES))}"
         )
     return (forced,)
 
 
-def _has_few_arms(group: ir.Dispatch) -> bool:
-    return len(group.arms) <= MOST_ARMS_PREDICATED
+def _worthwhile(group: ir.Dispatch) -> tuple[str, ...]:
+    has_few_arms = len(group.arms) <= MOST_ARMS_PREDICATED
+    return tuple(each for each in _POLICIES if each != "predicated" or has_few_arms)
 
 
 def _can_be(plan: ir.Plan, policies: Policies) -> bool:
@@ -239,6 +245,12 @@ class Automatic:
 
     # -- calls -----------------------------------------------------------------------------------
 
+    def prepare(self, values: Sequence[Any]) -> None:
+        """Make everything that calls with such values may need, before there is one."""
+        _ = self._sampler
+        for name, form in self.forms.items():
+            self.form_entry(name, values, form, CallLimit(self.measured_place))
+
     def __call__(
         self,
         values: Sequence[Any],
@@ -344,7 +356,7 @@ class Automatic:
         """None where nothing is known of times, or of the classes of some dispatch."""
         from .forecast import Forecast, is_possible
 
-        is_known = self._sampler.groups == tuple(self._groups)
+        is_known = self._sampler.groups == tuple(self._groups) and self.executable.can_compile
         if not (is_known and is_possible(self.executable, self._groups)):
             return None
         return Forecast(self.executable, self._policies)

@@ -17,7 +17,15 @@ from .errors import KernelError
 from .ir import i64
 from .ir.transform import fresh_values, rewritten
 from .kernel import Kernel
-from .lang import SAMPLES, KernelSource, LoweredKernel, ParameterSpec, Signature, sample_overlaps
+from .lang import (
+    SAMPLES,
+    KernelSource,
+    LoweredKernel,
+    ParameterSpec,
+    Returned,
+    Signature,
+    sample_overlaps,
+)
 from .lower import segmented_groups
 from .pickling import MADE_KEPT, Definition, named
 from .segmentation import ExtraNames, Segmentation, over_a_list, split
@@ -39,7 +47,8 @@ def dispatch_units(kernel: Kernel) -> dict[str, Kernel]:
     -------
     dict of str to Kernel
         ``<kernel>__k0``, ``<kernel>__k1`` and so on, one per class, and ``<kernel>__cls``. Each is
-        called with keywords, the parameters of `kernel` that it needs, and these, in whose names
+        called with keywords, the parameters of `kernel` that it needs, ``returned0`` and so on for
+        the arrays that `kernel` returns, and these, in whose names
         the dispatch is called ``dispatch0``; of several, the names are joined by underscores, and
         the class of the first one counts most:
 
@@ -128,16 +137,24 @@ class DispatchUnit(Kernel):
         The whole kernel.
     number : int or None
         Whose samples it runs; None for the one that finds out the classes.
+    classes : int
+        How many classes there are.
+    prefix : str
+        What its own parameters are called after.
+    is_guarded : bool
+        Whether it looks at the class of each sample again.
     """
 
     def __init__(self, primal: Kernel, number: int | None, device: str | None = None) -> None:
         self.primal = primal
         self.number = number
         _, lowered = possible_lowering(primal)
-        self._is_guarded = number is not None and not _is_static(primal, lowered)
+        self.is_guarded = number is not None and not _is_static(primal, lowered)
         needed = {p.name for p in self._whole(lowered).parameters}
         own = tuple(spec for spec in primal.signature.parameters if spec.name in needed)
-        self._prefix = "_".join(_split(primal, lowered).groups)
+        own += tuple(_as_parameter(each) for each in lowered.returned if each.name in needed)
+        parts = _split(primal, lowered)
+        self.classes, self.prefix = parts.classes, "_".join(parts.groups)
         super().__init__(
             _prototype(primal, self._suffix, (*own, *self._extra_specs())),
             fastmath=primal.fastmath,
@@ -156,17 +173,17 @@ class DispatchUnit(Kernel):
         def plane(name: str, dtype: ir.DType) -> ParameterSpec:
             shown = f"Mutable[Scalar[{dtype}]]"
             return ParameterSpec(
-                f"{self._prefix}_{name}", "plane", dtype, 1, is_output=True, annotation=shown
+                f"{self.prefix}_{name}", "plane", dtype, 1, is_output=True, annotation=shown
             )
 
         def table(name: str) -> ParameterSpec:
             return ParameterSpec(
-                f"{self._prefix}_{name}", "array", i64, 1, annotation="NDArray[i64, 1]"
+                f"{self.prefix}_{name}", "array", i64, 1, annotation="NDArray[i64, 1]"
             )
 
         if self.number is None:
             return (plane("class", i64),)
-        stale = (plane("class", i64), plane("stale", ir.bool_)) if self._is_guarded else ()
+        stale = (plane("class", i64), plane("stale", ir.bool_)) if self.is_guarded else ()
         return (*stale, table("offsets"), table("order"))
 
     @property
@@ -222,16 +239,16 @@ class DispatchUnit(Kernel):
         parts = _split(self.primal, lowered)
         if self.number is None:
             return parts.classify
-        return (parts.guarded if self._is_guarded else parts.branches)[self.number]
+        return (parts.guarded if self.is_guarded else parts.branches)[self.number]
 
     def _part(self, lowered: LoweredKernel) -> LoweredKernel:
         (run,) = lowered.plan.runs
         parts = _split(self.primal, lowered)
         names = ExtraNames.without(p.name for p in run.unit.parameters)
-        classes, stale = f"{self._prefix}_class", f"{self._prefix}_stale"
+        classes, stale = f"{self.prefix}_class", f"{self.prefix}_stale"
         if self.number is None:
             units = [_with_wide_classes(parts.classify, names.classes, classes)]
-        elif not self._is_guarded:
+        elif not self.is_guarded:
             units = [self._over_offsets(parts.branches[self.number], names)]
         else:
             look = over_a_list(parts.classify, f"{self.__name__}__look", names)
@@ -250,7 +267,7 @@ class DispatchUnit(Kernel):
 
     def _over_offsets(self, unit: ir.Unit, names: ExtraNames) -> ir.Unit:
         assert self.number is not None
-        order, offsets = f"{self._prefix}_order", f"{self._prefix}_offsets"
+        order, offsets = f"{self.prefix}_order", f"{self.prefix}_offsets"
         return _over_offsets(unit, names, self.number, order, offsets)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -272,6 +289,15 @@ def _is_static(kernel: Kernel, lowered: LoweredKernel) -> bool:
     reads = selector_reads(lowered.plan, kernel.signature)
     read = {name for group in segmented_groups(run.unit) for _, name in reads[group]}
     return read.isdisjoint(written_arrays(lowered.plan))
+
+
+def _as_parameter(returned: Returned) -> ParameterSpec:
+    """What the kernel returns, as an output that the caller of a unit gives."""
+    dtype, width = returned.dtype, returned.width
+    pinned = None if dtype.is_float else dtype
+    inner = f"Vector[{width}]" if width else f"Scalar[{dtype}]" if pinned else "Scalar"
+    rank, shown = 2 if width else 1, f"Mutable[{inner}]"
+    return ParameterSpec(returned.name, "plane", pinned, rank, width, True, shown)
 
 
 def _prototype(primal: Kernel, suffix: str, specs: Sequence[ParameterSpec]) -> Any:

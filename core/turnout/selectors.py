@@ -189,7 +189,7 @@ class Dependences:
     def __init__(self, signature: Signature) -> None:
         specs = signature.parameters
         self._is_of_samples = signature.form == "sample"
-        self._roles = {spec.name: _role(spec) for spec in specs}
+        self._roles = {spec.name: role_of(spec) for spec in specs}
         self._planes = {spec.name for spec in specs if spec.role in ("plane", "mask")}
         self._facts: dict[Node, Read] = {
             spec.name: (self._roles[spec.name], spec.name) for spec in specs if spec.rank
@@ -295,7 +295,8 @@ def _own_indices(unit: ir.Unit) -> Iterator[ir.Value]:
                 yield result
 
 
-def _role(spec: ParameterSpec) -> str:
+def role_of(spec: ParameterSpec) -> str:
+    """The role of a parameter in entries about dispatches."""
     if spec.role == "array":
         return "lookup"
     if spec.role == "param":

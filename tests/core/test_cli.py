@@ -163,7 +163,8 @@ def process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
 
 
 def test_the_commands() -> None:
-    assert sorted(main.commands) == ["bench", "check", "demo", "doctor", "report", "show", "tune"]
+    names = ["bench", "build", "check", "demo", "doctor", "report", "show", "tune"]
+    assert sorted(main.commands) == names
     help_page = output("--help")
     for command in main.commands:
         assert f"  {command} " in help_page

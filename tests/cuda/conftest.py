@@ -15,9 +15,10 @@ _REQUIRE = "TURNOUT_REQUIRE_GPU"
 
 # What a group of tests is about, and has to be importable for it; all others run without.
 _NEEDS = {
-    "cupy": ["test_compile.py", "test_stub_driver.py"],
+    "cupy": ["test_bundle.py", "test_compile.py", "test_stub_driver.py"],
     "turnout_cuda_emulated": [
         "test_differential.py",
+        "test_emulated_bundle.py",
         "test_emulation.py",
         "test_oracle.py",
         "test_segmented.py",

@@ -22,11 +22,13 @@ Launches are synchronous, so the core's defaults for sync, timer and memory are 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import platform
 import sys
 import zlib
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -67,26 +69,33 @@ def turnout_devices() -> list[Device]:
             f"LLVM cannot generate code for this machine ({error})",
             fix="python -m pip install --upgrade llvmlite",
         ) from error
+    target = _target(host.cpu, host.features, host.versions)
+    label = f"{_processor_name()} ({host.cpu}), {_usable_cores()} cores"
+    profiles = _profiles(target, host.versions)
+    return [Device(index=0, label=label, target=target, profiles=profiles)]
+
+
+def _target(cpu: str, features: Sequence[str], versions: Sequence[str]) -> Target:
+    """What code for a processor is compiled for; features have a sign, as LLVM writes them."""
     from . import vector_math
 
-    isa = vector_math.vector_isa(host.present)
+    present = {feature[1:] for feature in features if feature[0] == "+"}
+    isa = vector_math.vector_isa(present)
     symbols = sorted(
         symbol for symbol in vector_math.available_symbols() if symbol.startswith(f"_ZGV{isa}")
     )
-    options = [*host.versions, f"features={','.join(host.features)}"]
+    options = [*versions, f"features={','.join(features)}"]
     if symbols:
         libc = "-".join(platform.libc_ver())
         names = ",".join(symbol.rpartition("_")[2] for symbol in symbols)
         options += [f"libc={libc}", f"libmvec={isa}", f"vector_functions={names}"]
-    target = Target(
+    return Target(
         backend="cpu",
-        arch=host.cpu,
+        arch=cpu,
         features=frozenset({"f64", "correct_rounding", "bounds"}),
         options=tuple(options),
-        lanes=_register_bits(host.present) // 64,
+        lanes=_register_bits(present) // 64,
     )
-    label = f"{_processor_name()} ({host.cpu}), {_usable_cores()} cores"
-    return [Device(index=0, label=label, target=target, profiles=_profiles(target))]
 
 
 @hookimpl
@@ -110,7 +119,11 @@ def turnout_compile(unit: ir.Unit, target: Target, options: Options) -> Binary:
         "debug": str(options.debug),
         "symbols": ",".join(compiled.symbols),
         "crc32": str(zlib.crc32(compiled.code)),
+        "platform": compiler.host().platform,
+        "features": ",".join(sorted(f[1:] for f in features.split(",") if f.startswith("+"))),
     }
+    if options.standalone:
+        metadata |= _written_threads()
     if options.keep_text:
         from .report import loop_reports
 
@@ -133,6 +146,8 @@ def turnout_launch(binary: Binary, unit: ir.Unit) -> Launcher:
         raise CompileError("cpu", f"binary {binary.entry!r} is {binary.kind!r}, not {_KIND!r}")
     if binary.metadata.get("crc32") != str(zlib.crc32(binary.payload)):
         raise CompileError("cpu", f"the code of binary {binary.entry!r} is damaged")
+    _refuse_other_machines(binary)
+    _provide_threads(binary)
     symbols = filter(None, binary.metadata["symbols"].split(","))
     loaded = compiler.Loaded(binary.payload, binary.entry, symbols)
     if binary.metadata["debug"] == "True":
@@ -140,17 +155,70 @@ def turnout_launch(binary: Binary, unit: ir.Unit) -> Launcher:
     return launcher.CpuLauncher(loaded, unit)
 
 
-def _profiles(target: Target) -> dict[str, Target]:
-    """Targets without vector math: of this processor, and of the oldest one of its kind."""
+def _written_threads() -> dict[str, str]:
+    """What shares a launch among threads; code of any unit may need it."""
+    from . import threads
+
+    code, symbols, *_ = threads.native_code()
+    return {"threads": base64.b64encode(code).decode(), "threads_symbols": ",".join(symbols)}
+
+
+def _provide_threads(binary: Binary) -> None:
+    if "threads" in binary.metadata:
+        from . import compiler, threads
+
+        code = base64.b64decode(binary.metadata["threads"])
+        symbols = tuple(binary.metadata["threads_symbols"].split(","))
+        threads.provide(compiler.Compiled(code, symbols))
+
+
+def _refuse_other_machines(binary: Binary) -> None:
+    """Code that uses what this processor does not have would end the process."""
+    from . import compiler
+
+    host = compiler.host()
+    if binary.metadata["platform"] != host.platform:
+        raise CompileError(
+            "cpu", f"the code is for {binary.metadata['platform']}, and this is {host.platform}"
+        )
+    needed = frozenset(filter(None, str(binary.metadata["features"]).split(",")))
+    if lacking := sorted(needed - host.present):
+        raise CompileError(
+            "cpu",
+            f"the code uses features that this processor ({host.cpu}) lacks: {', '.join(lacking)}",
+        )
+
+
+_LEVEL_FEATURES = {
+    "x86-64-v2": "cmov cx16 cx8 fxsr mmx popcnt sahf sse sse2 sse3 sse4.1 sse4.2 ssse3",
+    "x86-64-v3": "avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave",
+    "x86-64-v4": "avx512bw avx512cd avx512dq avx512f avx512vl",
+}
+"""What each level of x86-64 adds to the one before, in LLVM's names."""
+
+
+def _profiles(target: Target, versions: tuple[str, ...]) -> dict[str, Target]:
+    """Other targets than this processor.
+
+    Those for comparisons are without vector math: ``"native"`` is this processor and ``"portable"``
+    the oldest one of its kind. The levels of x86-64 are for code that is to run elsewhere.
+    """
+    levels: dict[str, Target] = {}
+    portable = replace(target, arch="generic", options=versions, lanes=2)
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        features: list[str] = []
+        for level, added in _LEVEL_FEATURES.items():
+            features = sorted([*features, *(f"+{name}" for name in added.split())])
+            # LLVM would use half of the registers of the last level, for the oldest of its kind.
+            levels[level] = _target(level, [*features, "-prefer-256-bit"], versions)
+        portable = _without_vector_math(levels["x86-64-v2"])
+    return {"native": _without_vector_math(target), "portable": portable, **levels}
+
+
+def _without_vector_math(target: Target) -> Target:
     vector_math = ("libc=", "libmvec=", "vector_functions=")
-    exact = tuple(option for option in target.options if not option.startswith(vector_math))
-    versions = tuple(option for option in exact if not option.startswith("features="))
-    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
-    baseline = "x86-64-v2" if is_x86 else "generic"
-    return {
-        "native": replace(target, options=exact),
-        "portable": replace(target, arch=baseline, options=versions, lanes=2),
-    }
+    options = tuple(option for option in target.options if not option.startswith(vector_math))
+    return replace(target, options=options)
 
 
 @hookimpl
@@ -179,7 +247,7 @@ def _vectors(target: Target) -> Vectors:
     return Vectors(isa, bits=target.lanes * 64)
 
 
-def _register_bits(features: frozenset[str]) -> int:
+def _register_bits(features: Collection[str]) -> int:
     if "avx512f" in features:
         return 512
     return 256 if "avx" in features else 128

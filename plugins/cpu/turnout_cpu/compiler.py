@@ -37,6 +37,8 @@ class Host(NamedTuple):
     features: tuple[str, ...]
     """Each with a sign: ``+avx2`` is there, ``-avx512f`` is not."""
     versions: tuple[str, ...]
+    platform: str
+    """Architecture and operating system, as LLVM calls them."""
 
     @property
     def present(self) -> frozenset[str]:
@@ -72,6 +74,7 @@ def host() -> Host:
             llvm.get_host_cpu_name(),
             tuple(feature for feature in features.split(",") if feature),
             (f"llvmlite={llvmlite.__version__}", f"llvm={version}"),
+            llvm.get_default_triple(),
         )
 
 
@@ -123,15 +126,17 @@ def compile_text(
             tuning.loop_vectorization = tuning.slp_vectorization = level >= 2
             builder = llvm.create_pass_builder(machine, tuning)
             builder.getModulePassManager().run(module, builder)
-        optimised, assembly = "", ""
-        if keep_text:
-            optimised, assembly = str(module), machine.emit_assembly(module)
+        optimised = str(module) if keep_text else ""
         symbols = tuple(
             function.name
             for function in module.functions
             if function.is_declaration and not function.name.startswith("llvm.")
         )
-        return Compiled(machine.emit_object(module), symbols, optimised, assembly)
+        code = machine.emit_object(module)
+        # Generating code changes the module, so that the texts are made of a copy: kept or not, the
+        # code is the same.
+        assembly = machine.emit_assembly(llvm.parse_assembly(optimised)) if keep_text else ""
+        return Compiled(code, symbols, optimised, assembly)
 
 
 class Loaded:

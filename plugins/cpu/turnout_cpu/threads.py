@@ -190,12 +190,27 @@ if sys.platform == "win32":
 _Native = ctypes.CFUNCTYPE(None, ctypes.c_size_t)
 
 
-class _Routines:
+@functools.cache
+def native_code() -> compiler.Compiled:
     """The native code, compiled at its first use in a process."""
+    # Optimising would take five times as long, and there is nothing here that takes time.
+    return compiler.compile_text(_TEXT.substitute(_WORDS), "", "", 0)
+
+
+_provided: list[compiler.Compiled] = []
+
+
+def provide(compiled: compiler.Compiled) -> None:
+    """Let this process use native code that another one has compiled."""
+    if not _provided:
+        _provided.append(compiled)
+
+
+class _Routines:
+    """The native code, loaded."""
 
     def __init__(self) -> None:
-        # Optimising would take five times as long, and there is nothing here that takes time.
-        compiled = compiler.compile_text(_TEXT.substitute(_WORDS), "", "", 0)
+        compiled = _provided[0] if _provided else native_code()
         self._loaded = [
             compiler.Loaded(compiled.code, name, compiled.symbols) for name in ("lead", "join")
         ]

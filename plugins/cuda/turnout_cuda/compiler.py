@@ -14,6 +14,7 @@ from turnout.plugin import CompileError
 
 _HIGHEST_LEVEL = 3
 
+_ARCH = re.compile(r"(?:sm|compute)_(\d+)[af]?")
 
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -61,7 +62,8 @@ def compile_text(text: str, arch: str, *, level: int = 3, fast_math: bool = Fals
     text : str
         CUDA C++ that includes no headers.
     arch : str
-        ``"sm_90"`` for machine code, ``"compute_90"`` for PTX.
+        ``"sm_90"`` for machine code, ``"compute_90"`` for PTX. Empty for what most GPUs can use:
+        the PTX of the oldest one that the compiler knows, which drivers translate.
     level : int
         Optimisation level, 0 to 3.
     fast_math : bool
@@ -73,6 +75,14 @@ def compile_text(text: str, arch: str, *, level: int = 3, fast_math: bool = Fals
         Where there is no compiler, it does not know `arch`, or it refuses the text.
     """
     nvrtc = load_nvrtc()
+    if not arch:
+        arch = f"compute_{min(nvrtc.getSupportedArchs())}"
+    if not _ARCH.fullmatch(arch):
+        known = ", ".join(f"sm_{each}" for each in nvrtc.getSupportedArchs())
+        raise CompileError(
+            "cuda",
+            f"{arch!r} is no architecture; there are {known}, and for PTX the same with compute_",
+        )
     options = (
         f"-arch={arch}",
         "-std=c++17",
@@ -96,7 +106,8 @@ def compile_text(text: str, arch: str, *, level: int = 3, fast_math: bool = Fals
 
 def _complaint(nvrtc: Any, program: int, arch: str) -> str:
     supported = nvrtc.getSupportedArchs()
-    if int(arch.partition("_")[2]) in supported:
+    number = _ARCH.fullmatch(arch)
+    if number and int(number[1]) in supported:
         log: str = nvrtc.getProgramLog(program)
         return f"NVRTC for {arch}: {log.strip()}"
     version = ".".join(map(str, nvrtc.getVersion()))

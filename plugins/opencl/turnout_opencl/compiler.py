@@ -32,7 +32,11 @@ def compile_unit(unit: ir.Unit, target: Target, options: Options) -> Binary:
         If the device lacks what the unit needs, or the driver refuses the text.
     """
     rendered = cfamily.render(unit, cfamily.OPENCL_C, debug=options.debug)
-    _refuse(unit, rendered, target)
+    _refuse_large_arrays(unit)
+    if options.standalone:
+        _refuse_architecture(target)
+    else:
+        _refuse(unit, rendered, target)
     metadata = {
         "dense_entry": rendered.dense_entry,
         "debug": str(options.debug),
@@ -41,10 +45,27 @@ def compile_unit(unit: ir.Unit, target: Target, options: Options) -> Binary:
     }
     if options.keep_text:
         metadata |= {"text:unit": format_unit(unit), "text:opencl-c": rendered.text}
+    if options.standalone:
+        _program(rendered.text, target, metadata)  # to know that it can be built
+        metadata |= {"options": _build_options(unit, _ANY_DEVICE, options), "for": _ANY}
+        return Binary(rendered.entry, SOURCE, rendered.text.encode(), metadata)
     program = None if "caches" in target.options else _program(rendered.text, target, metadata)
     if program is None:
         return Binary(rendered.entry, SOURCE, rendered.text.encode(), metadata)
     return Binary(rendered.entry, PROGRAM, program, metadata)
+
+
+_ANY = "any device"
+_ANY_DEVICE = Target("opencl", "")
+"""What text in bundles is for: each driver compiles it, and how it rounds is asked then."""
+
+
+def _refuse_architecture(target: Target) -> None:
+    if target.arch and not target.options:  # as no device says of itself
+        raise CompileError(
+            "opencl",
+            f"OpenCL C is for any device, not for {target.arch!r}; give the target 'opencl'",
+        )
 
 
 def _refuse(unit: ir.Unit, rendered: cfamily.Rendered, target: Target) -> None:
@@ -62,6 +83,9 @@ def _refuse(unit: ir.Unit, rendered: cfamily.Rendered, target: Target) -> None:
             "atomically; use elements of 32 bits",
             source=format_unit(unit),
         )
+
+
+def _refuse_large_arrays(unit: ir.Unit) -> None:
     total = cfamily.local_bytes(unit)
     if total > LOCAL_ARRAYS_LIMIT_BYTES:
         raise CompileError(
@@ -71,10 +95,13 @@ def _refuse(unit: ir.Unit, rendered: cfamily.Rendered, target: Target) -> None:
         )
 
 
+_CORRECT_ROUNDING = "-cl-fp32-correctly-rounded-divide-sqrt"
+
+
 def _build_options(unit: ir.Unit, target: Target, options: Options) -> str:
     words = ["-w", "-cl-std=CL1.2"]
     if "correct_rounding" in target.features:
-        words.append("-cl-fp32-correctly-rounded-divide-sqrt")
+        words.append(_CORRECT_ROUNDING)
     if options.level == 0:
         words.append("-cl-opt-disable")
     if unit.fast_math:
@@ -109,9 +136,13 @@ def load(binary: Binary, context: Any, device: Any) -> Any:
     """
     import pyopencl as cl
 
+    from . import devices
+
     if binary.kind not in (SOURCE, PROGRAM):
         raise CompileError("opencl", f"binary {binary.entry!r} is {binary.kind!r}, not OpenCL")
     source, options = binary.metadata["source"], binary.metadata["options"]
+    if binary.metadata.get("for") == _ANY and devices.rounds_correctly(device):
+        options = f"{options} {_CORRECT_ROUNDING}"
     try:
         if binary.kind == SOURCE:
             return build(context, device, source, options)

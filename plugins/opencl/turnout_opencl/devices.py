@@ -232,13 +232,18 @@ def _problem(device: Any) -> str:
     return ""
 
 
+def rounds_correctly(device: Any) -> bool:
+    """Whether float32 division and sqrt can be correctly rounded."""
+    config = _pyopencl().device_fp_config
+    return bool(device.single_fp_config & config.CORRECTLY_ROUNDED_DIVIDE_SQRT)
+
+
 def _target(device: Any) -> Target:
-    cl = _pyopencl()
     features = {"bounds"}
     options = [f"{_clean(device.platform.version)}", f"driver {_clean(device.driver_version)}"]
     if device.double_fp_config:
         features.add("f64")
-    if device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT:
+    if rounds_correctly(device):
         features.add("correct_rounding")
     if "cl_khr_int64_base_atomics" in device.extensions.split():
         options.append("atomics_64")
