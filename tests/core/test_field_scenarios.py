@@ -494,7 +494,7 @@ def test_what_was_tuned_compiles_nothing_later(
         np.multiply(x, 2, out=out)
 
     compiled: list[str] = []
-    for step in ("_cached", "_launcher"):  # what compiling and loading a unit go through
+    for step in ("_cached", "load_binary"):  # what compiling and loading a unit go through
         original = getattr(compilation, step)
         monkeypatch.setattr(
             compilation,
@@ -510,7 +510,7 @@ def test_what_was_tuned_compiles_nothing_later(
     ]
     covered = {double.tune(x, np.empty_like(x)).geometry for x in arrays}
     assert len(covered) == len(arrays)
-    assert "_launcher" in compiled
+    assert "load_binary" in compiled
     compiled.clear()
     for x in arrays:
         for _ in range(CALLS):

@@ -17,12 +17,17 @@ from turnout.plugin import num_threads, on_num_threads_change
 
 @pytest.fixture(autouse=True)
 def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Start from the default of a process without the variable, and leave it behind."""
+    """Start from the default of a process without the variable, and leave it behind.
+
+    Backends that other tests have loaded may ask for the number as soon as it changes, which is
+    before a test has set the variable.
+    """
     with monkeypatch.context() as patched:
         patched.delenv("TURNOUT_NUM_THREADS", raising=False)
+        patched.setattr(threads, "_listeners", [])
         tn.set_num_threads(None)
         yield
-    tn.set_num_threads(None)
+        tn.set_num_threads(None)
 
 
 @pytest.fixture
@@ -120,8 +125,7 @@ def test_a_count_that_is_none(count: Any) -> None:
     assert tn.num_threads() == 2
 
 
-def test_listeners_hear_of_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_listeners", [])
+def test_listeners_hear_of_every_change() -> None:
     heard: list[int] = []
     on_num_threads_change(lambda: heard.append(tn.num_threads()))
     tn.set_num_threads(4)

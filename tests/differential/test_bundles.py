@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, note
@@ -31,12 +32,19 @@ def test_loaded_kernels_give_the_same_bits(form: str, backend: str, data: st.Dat
     built = kernel(program, policy=data.draw(st.sampled_from(policies)))
     note(repr(given))
     expected = run(built, program, given, backend)
-    types = built.default_types()
+    width = _open_width(program)
+    types = built.default_types(width)
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder, "bundle")
-        tn.build([built], directory, targets=[backend])
+        tn.build([built], directory, targets=[backend], dtype=width)
         loaded = tn.load(directory, built.__name__, device=backend)
         for name, dtype in loaded.default_types().items():
             assert types.get(name) in (dtype, "float", "int")
         found = run(loaded, program, given, backend)
     assert_same(found, expected, "a loaded kernel and the one that was built")
+
+
+def _open_width(program: Program) -> Any:
+    """The type of the arrays whose annotation leaves the width open: all vectors have one."""
+    widths = {parameter.kind for parameter in program.parameters if parameter.role == "vector"}
+    return getattr(tn, widths.pop()) if widths else tn.f64
