@@ -47,9 +47,12 @@ class Binder:
         self._names = [p.name for p in parameters]
         self._positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
         self._keywords = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
+        self._only_keywords = self._names[len(self._positional) :]
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
         self._defaults |= known or {}
-        self.count = len(self._names) if len(self._positional) == len(self._names) else -1
+        self.has_keywords = bool(self._only_keywords)
+        """Whether some parameters, which are the last ones, must be given by keyword."""
+        self.count = -1 if self.has_keywords else len(self._names)
         """Calls with so many positional arguments, and no keyword, are bound already."""
 
     def __call__(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
@@ -71,6 +74,12 @@ class Binder:
             problems = list(self._problems(args, keywords))
             raise call_error(self._name, problems, f"its parameters are {', '.join(self._names)}")
         return [values[name] for name in self._names]
+
+    def arguments(self, values: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        """The arguments and keywords of a call with these values of all parameters."""
+        by_position = len(self._positional)
+        keywords = dict(zip(self._only_keywords, values[by_position:], strict=True))
+        return values[:by_position], keywords
 
     def _problems(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Iterable[str]:
         given = self._positional[: len(args)]

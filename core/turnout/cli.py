@@ -16,7 +16,7 @@ from . import cli_bench, cli_bundles, cli_tuning
 from .discovery import core_version
 from .errors import TurnoutError
 from .ir import f32, f64
-from .tables import print_table
+from .tables import print_table, progress_bars
 
 if TYPE_CHECKING:
     from .demo import Demo, Measured, Neighbours, Race
@@ -104,11 +104,7 @@ def demo(counts: tuple[int, ...], quick: bool, as_json: bool) -> None:
 
 def _with_progress(running: Demo) -> list[Race]:
     """Verify and race, with a progress bar where somebody sees it."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    with progress_bars() as progress:
         task = progress.add_task("Verifying", total=running.total_work)
         running.advance = lambda work: progress.advance(task, work)
         running.verify()

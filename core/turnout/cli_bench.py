@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .cli_arguments import argument_options, checked
-from .tables import print_table
+from .tables import print_table, progress_bars
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,11 +78,7 @@ def bench(
 @contextmanager
 def _progress(label: str) -> Iterator[Callable[[float], object]]:
     """Show how far it is, where somebody sees that; gives the function that is told."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    with progress_bars() as progress:
         task = progress.add_task(label, total=1.0)
         yield lambda share: progress.update(task, completed=min(share, 1.0))
 

@@ -20,7 +20,7 @@ from .errors import KernelError
 from .explain import Explanation
 from .kernel import Executable, Kernel
 from .perf import PerformanceDispatcher, perf_dispatch
-from .signatures import generate_prototype
+from .signatures import prototype_like
 
 MOST_SIZES = 8
 """Shapes of a kernel that code is made for, per combination of types."""
@@ -69,8 +69,6 @@ class Watched:
         self.kernel = kernel
         self.executable = executable
         specs = kernel.signature.parameters
-        parameters = kernel.__signature__.parameters.values()
-        self._keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
         self._arrays = [(place, spec.name) for place, spec in enumerate(specs) if spec.rank]
         self._counts: dict[Hashable, int] = {}
         # What runs calls of shapes that became hot; None for what runs those of any shapes.
@@ -123,8 +121,10 @@ class Watched:
         if len(self._operations) == MOST_SIZES:
             self._calls_left = 0
 
+        arguments = kernel.binder.arguments
+
         def trial(*values: Any) -> Any:
-            args, keywords = values[: len(values) - len(self._keywords)], self._named(values)
+            args, keywords = arguments(values)
             result = operation(*args, **keywords)
             decision = operation.decision(*args, **keywords)
             if decision is not None and decision.chosen is not None:
@@ -142,23 +142,21 @@ class Watched:
 
     def _spread(self, form: Form) -> Form:
         """A form that takes the values of all parameters by position."""
-        if not self._keywords:
+        binder = self.kernel.binder
+        if not binder.has_keywords:
             return form
-        return lambda *values: form(*values[: -len(self._keywords)], **self._named(values))
 
-    def _named(self, values: Sequence[Any]) -> dict[str, Any]:
-        """The values of parameters that must be given by keyword, which are the last ones."""
-        count = len(values) - len(self._keywords)
-        return dict(zip(self._keywords, values[count:], strict=True))
+        def spread(*values: Any) -> Any:
+            args, keywords = binder.arguments(values)
+            return form(*args, **keywords)
+
+        return spread
 
     def _operation(self, variant: Kernel) -> PerformanceDispatcher[..., Any]:
         kernel, context = self.kernel, self.executable.context
         types = tuple(str(dtype) for dtype in self.executable.types.values())
-        prototype = generate_prototype(kernel.__signature__)
         assert variant.sizes is not None
-        prototype.__name__ = f"{kernel.__name__}[{variant.sizes.name}]"
-        prototype.__qualname__ = f"{kernel.__qualname__}[{variant.sizes.name}]"
-        prototype.__module__ = kernel.__module__
+        prototype = prototype_like(kernel, f"[{variant.sizes.name}]")
         geometry = (context.name, *types)
         operation = perf_dispatch(get_geometry_hash=lambda *_, **__: geometry, active="auto")(
             prototype
@@ -181,8 +179,8 @@ class Watched:
                 f"specialised for that: {self._counts.get(shapes, 0)} calls were counted, "
                 f"{self.kernel.specialise_after} are needed"
             )
-        args = values[: len(values) - len(self._keywords)]
-        return operation.explain(*args, **self._named(values))
+        args, keywords = self.kernel.binder.arguments(values)
+        return operation.explain(*args, **keywords)
 
     def native_entry(self, values: Sequence[Any], fallback: Form) -> Form | None:
         """A short way for calls with arrays of NumPy; `fallback` for all others."""
@@ -191,7 +189,7 @@ class Watched:
         if native is None or not context.is_host:
             return native
         is_pinned = self.kernel.device is not None
-        bind, count = self.kernel._bind, -1 if self._keywords else len(values)
+        binder = self.kernel.binder
         parameters = self.kernel.__signature__.parameters.keys()
         places = [place for place, _ in self._arrays]
         forms, name = self._forms, context.name
@@ -207,10 +205,10 @@ class Watched:
             if not (is_pinned or active_name() == name):
                 return native(*args, **keywords)
             given: Sequence[Any] = args
-            if keywords or len(args) != count:
+            if keywords or len(args) != binder.count:
                 if not parameters >= keywords.keys():
                     return native(*args, **keywords)
-                given = bind(args, keywords)
+                given = binder(args, keywords)
             if [type(value) for value in given] != types:
                 return native(*args, **keywords)
             shapes = tuple([given[place].shape for place in places])

@@ -146,7 +146,9 @@ class Kernel:
         self.signature = parse_signature(function) if signature is None else signature
         self.sizes = sizes
         self.specialise_after = specialise_after
-        self._bind = Binder(self.__name__, self.__signature__, dict(sizes.scalars if sizes else ()))
+        self.binder = Binder(
+            self.__name__, self.__signature__, dict(sizes.scalars if sizes else ())
+        )
         self.constants: Mapping[str, Any] = constants or {}
         self.device = device
         self.steps = steps
@@ -169,8 +171,8 @@ class Kernel:
     ) -> Any:
         values: Sequence[Any] = args
         counters = self._taken_counters(keywords) if keywords else {}
-        if keywords or len(args) != self._bind.count:
-            values = self._bind(args, keywords)
+        if keywords or len(args) != self.binder.count:
+            values = self.binder(args, keywords)
         given, values = values, as_arguments(self.__name__, self.signature.parameters, values)
         if device is None:
             device = self.device
@@ -297,9 +299,9 @@ class Kernel:
     def replace_entry(self, entry: Callable[..., Any], other: Callable[..., Any]) -> None:
         """Let calls begin at `other`, if they begin at `entry`."""
         with self._lock:
+            self.start_calls_at(other, entry)
             if self._entries and self._entries[-1] is entry:
                 self._entries[-1] = other
-                type(self).__call__ = other  # type: ignore[method-assign]
 
     def dispatch_entries(self) -> list[dict[str, Any]]:
         """Describe the dispatches: what a sidecar of the kernel lists.
@@ -337,7 +339,7 @@ class Kernel:
             Where every policy is declared, only one is possible on the device, or no code is
             specialised for such calls.
         """
-        values = as_arguments(self.__name__, self.signature.parameters, self._bind(args, keywords))
+        values = as_arguments(self.__name__, self.signature.parameters, self.binder(args, keywords))
         context = resolve(values, self.device, self)
         executable = self.found(context, values)
         if isinstance(executable, Executable):
@@ -521,7 +523,7 @@ class Kernel:
         """
         if self.sizes is None:
             return True
-        values = self._bind(args, keywords) if keywords or len(args) != self._bind.count else args
+        values = self.binder(args, keywords) if keywords or len(args) != self.binder.count else args
         return next(self._size_check.problems(values), True)
 
     def is_misfit(self, values: Sequence[Any]) -> bool:

@@ -39,7 +39,7 @@ from .mix import Mix, Sampler
 from .perf import PerformanceDispatcher, perf_dispatch
 from .records import record
 from .segmentation import check_split
-from .signatures import generate_prototype
+from .signatures import prototype_like
 from .watch import Known, Watch
 
 if TYPE_CHECKING:
@@ -175,8 +175,6 @@ class Automatic:
         self.executable = executable
         specs = kernel.signature.parameters
         self.measured_place = next(place for place, spec in enumerate(specs) if spec.rank)
-        parameters = kernel.__signature__.parameters
-        self._keywords = [p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY]
         self._groups = groups
         self._policies = {"+".join(policies.values()): policies for policies in variants}
         self.forms = {name: self._form(policies) for name, policies in self._policies.items()}
@@ -204,11 +202,8 @@ class Automatic:
         def geometry(*args: Any, **keywords: Any) -> tuple[Any, ...]:
             return self._geometry(self._watch(self._size(args, keywords)))
 
-        prototype = generate_prototype(kernel.__signature__)
         name = next(iter(groups)) if len(groups) == 1 else "dispatch"
-        prototype.__name__ = f"{kernel.__name__}.{name}"
-        prototype.__qualname__ = f"{kernel.__qualname__}.{name}"
-        prototype.__module__ = kernel.__module__
+        prototype = prototype_like(kernel, f".{name}")
         made = perf_dispatch(get_geometry_hash=geometry, active="auto", warmup=WARM_UPS)
         operation = made(prototype)
         for name, form in self.forms.items():
@@ -279,7 +274,7 @@ class Automatic:
     def _run(
         self, values: Sequence[Any], samples: int | None, steps: int, options: dict[str, Any]
     ) -> Any:
-        args, keywords = self._as_given(values)
+        args, keywords = self.kernel.binder.arguments(values)
         size = self._size(args, keywords)
         if size < SMALLEST_MEASURED or not steps or self.kernel.is_misfit(values):
             return self._smallest(*args, **keywords, **options, steps=steps)
@@ -307,11 +302,6 @@ class Automatic:
     def _smallest(self) -> Kernel:
         return self.forms[self.smallest_form]
 
-    def _as_given(self, values: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        by_position = len(values) - len(self._keywords)
-        keywords = dict(zip(self._keywords, values[by_position:], strict=True))
-        return values[:by_position], keywords
-
     def _choose(
         self,
         watch: Watch,
@@ -329,7 +319,7 @@ class Automatic:
         watch.account(started_ns)
         if watch.is_look_due:
             self._look(watch, values, samples)
-        args, keywords = self._as_given(values)
+        args, keywords = self.kernel.binder.arguments(values)
         geometry = self._geometry(watch)
         decided = self.operation.standing(geometry, args, keywords)
         if decided is None:
@@ -377,7 +367,7 @@ class Automatic:
 
     def explain(self, values: Sequence[Any]) -> Explanation:
         """What is known about calls like one with these values."""
-        args, keywords = self._as_given(values)
+        args, keywords = self.kernel.binder.arguments(values)
         watch = self._watch(self._size(args, keywords))
         if watch.is_look_due:
             self._look(watch, values, None)
@@ -394,7 +384,7 @@ class Automatic:
     ) -> Callable[..., Any] | None:
         """A short way for calls by position with arrays of NumPy; `fallback` for all others."""
         context = self.executable.context
-        if not context.is_host or self._keywords or self.kernel.steps != 1:
+        if not context.is_host or self.kernel.binder.has_keywords or self.kernel.steps != 1:
             return None
         is_pinned = self.kernel.device is not None
         count, place, name = len(values), self.measured_place, context.name

@@ -296,6 +296,15 @@ def generate_prototype(signature: inspect.Signature) -> FunctionType:
     return prototype
 
 
+def prototype_like(function: Callable[..., Any], suffix: str) -> FunctionType:
+    """Generate a prototype for forms of `function`; its names have `suffix` behind them."""
+    prototype = generate_prototype(inspect.signature(function))
+    prototype.__name__ = function.__name__ + suffix
+    prototype.__qualname__ = function.__qualname__ + suffix
+    prototype.__module__ = function.__module__
+    return prototype
+
+
 def _execute(source: str, function: str, names: Mapping[str, Any]) -> FunctionType:
     """Run source text whose names start with "$" and return the function that it defines."""
     namespace = {_PREFIX + name: value for name, value in names.items()}

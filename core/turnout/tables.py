@@ -1,4 +1,4 @@
-"""Tables for people: drawn on a terminal that is wide enough, else in plain text."""
+"""What people see: tables, drawn on a terminal that is wide enough, and progress bars."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
     from rich.table import Table
 
 
@@ -97,3 +98,12 @@ def _plain_table(
         click.style(text, bold=True) if is_marked else text
         for text, is_marked in zip(texts, [False, *marked], strict=True)
     )
+
+
+def progress_bars() -> Progress:
+    """Progress bars on standard error, where somebody sees them; they are gone when they end."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
