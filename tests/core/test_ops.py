@@ -295,6 +295,7 @@ A23, A34, V3 = np.zeros((2, 3)), np.zeros((3, 4)), np.zeros(3)
         ("matmul", (A23, A34, A23), "of shape (2, 4), not float64 of shape (2, 3)"),
         ("matmul", (A23, A34, np.zeros((2, 4), "i4")), "not int32 of shape (2, 4)"),
         ("matmul", (A23, A34, [0.0]), "out must be an array like the result"),
+        ("matmul", (A23, A34, np.broadcast_to(0.0, (2, 4))), "matmul: out is read-only"),
         ("batched_matmul", (A23, A23), "same axes in front, they have (2, 3) and (2, 3)"),
         ("batched_matmul", (A23[None], A34), "same axes in front, they have (1, 2, 3) and (3, 4)"),
         ("batched_matmul", (V3, A34), "a must have the shape (..., m, k), not (3,)"),

@@ -125,6 +125,8 @@ def check_out(operation: str, out: Any, shape: tuple[int, ...], like: Any) -> No
             f"{operation}: out must be an array like the result, {like.dtype} of shape {shape}, "
             f"not {what}"
         )
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise CallError(f"{operation}: out is read-only: give an array that may be written")
 
 
 def takes(out: Any, dtype: np.dtype[Any]) -> bool:
