@@ -226,23 +226,28 @@ def generate_geometry(prototype: inspect.Signature) -> Callable[..., tuple[Hasha
     return _geometry_function(prototype, _nested(prototype))
 
 
-def generate_flat_geometry(prototype: inspect.Signature) -> Callable[..., tuple[Hashable, ...]]:
+def generate_flat_geometry(
+    prototype: inspect.Signature, values: Sequence[str] = ()
+) -> Callable[..., tuple[Hashable, ...]]:
     """Generate a ``get_geometry_hash`` for operations whose calls take less than a microsecond.
 
     Of arrays of NumPy it tells the shapes and layouts, and the type of the first one. Of parameters
     that are None by default, like ``out``, it tells whether they are given. What it does not tell
     implementations have to check. These properties stand side by side, which is faster than tuples
-    of tuples. Where anything else is given, it is the default geometry.
+    of tuples. Where anything else is given, it is the default geometry. Parameters in `values`,
+    like ``axis``, are part of it themselves.
     """
-    parameters = list(prototype.parameters.values())
+    parameters = [p for p in prototype.parameters.values() if p.name not in values]
     optional = [p.name for p in parameters if p.default is None]
     arrays = [p.name for p in parameters if p.default is not None]
-    parts = [f"{arrays[0]}.dtype"]
+    parts = [*values, f"{arrays[0]}.dtype"]
     parts += [f"{name}.shape, {name}.flags.c_contiguous" for name in arrays]
     parts += [f"{name} is None" for name in optional]
     are_arrays = " and ".join(f"$type({name}) is $ndarray" for name in arrays)
     flat = f"({_DEVICE}, {', '.join(parts)})"
-    return _geometry_function(prototype, f"{flat} if {are_arrays} else {_nested(prototype)}")
+    nested = ", ".join([*values, _nested(prototype)])
+    otherwise = f"({nested})" if values else nested
+    return _geometry_function(prototype, f"{flat} if {are_arrays} else {otherwise}")
 
 
 _EXPRESSION = "__turnout_expression__"

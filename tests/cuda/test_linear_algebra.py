@@ -43,6 +43,9 @@ class Array:
     def get(self) -> Any:
         return self.there
 
+    def __setitem__(self, key: Any, value: Array) -> None:
+        self.there[key] = value.there
+
 
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
@@ -59,7 +62,15 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
         return run
 
+    def reducing(function: Any) -> Any:
+        def run(a: Array, axis: int | None) -> Array:
+            assert Device.current == a.device.id
+            return Array(np.asarray(function(a.there, axis=axis)), a.device.id)
+
+        return run
+
     module.ndarray = Array
+    module.sum, module.argmax = reducing(np.sum), reducing(np.argmax)
     module.dot, module.matmul = on_device(np.dot), on_device(np.matmul)
     monkeypatch.setitem(sys.modules, "cupy", module)
     yield module
@@ -98,6 +109,23 @@ def test_gemv_and_dot(cupy: Any) -> None:
     found = dot(Array(x), Array(x))
     assert found == 5.0
     assert isinstance(found, np.float64)
+
+
+@pytest.mark.parametrize("name", ["sum", "argmax"])
+def test_reductions(cupy: Any, name: str) -> None:
+    def prototype(a: Any, axis: int | None = None, out: Any = None) -> Any: ...
+
+    prototype.__name__ = name
+    reduction = perf_dispatch(get_geometry_hash=lambda a, axis, out: (axis, out is None))(prototype)
+    linear_algebra.register_reduction(reduction)
+    a, expected = np.arange(6.0).reshape(2, 3), getattr(np, name)
+    assert np.array_equal(reduction(Array(a, 1), 1).there, expected(a, axis=1))
+    found = reduction(Array(a, 1))
+    assert found == expected(a)
+    assert isinstance(found, np.generic)
+    out = Array(np.zeros(3), 1)
+    assert reduction(Array(a, 1), 0, out) is out
+    assert np.array_equal(out.there, expected(a, axis=0))
 
 
 def test_other_arrays_are_refused(cupy: Any) -> None:

@@ -62,3 +62,32 @@ def test_stacks(dtype: str, n: int) -> None:
     assert len(factors) == 1
     found = np.frombuffer(factors.pop(), dtype).reshape(stack.shape)
     assert np.allclose(found, np.linalg.cholesky(stack), rtol=0, atol=100 * np.finfo(dtype).eps * n)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+@pytest.mark.parametrize("shape", [(1,), (5000,), (7, 33), (40, 3), (3, 5, 4)])
+def test_reductions(dtype: str, shape: tuple[int, ...]) -> None:
+    a = (100 * np.random.default_rng(2).standard_normal(shape)).astype(dtype)
+    for name in ("sum", "max", "min", "argmax", "argmin", "cumsum"):
+        operation = getattr(tn.ops, name)
+        for axis in (None, *range(len(shape))):
+            expected = getattr(np, name)(a, axis=axis)
+            found = set()
+            for device in DEVICES[1:]:  # the reference leaves NumPy's arrays to NumPy
+                with tn.use(device), operation.force("kernel"):
+                    (there,) = put(device, a)
+                    result = tn.to_numpy(operation(there, axis))
+                    (out,) = put(device, np.zeros(expected.shape, expected.dtype))
+                    if expected.shape:
+                        operation(there, axis, out)
+                        assert tn.to_numpy(out).tobytes() == result.tobytes()
+                assert result.dtype == expected.dtype
+                assert np.allclose(result, expected, rtol=0, atol=_error(name, a))
+                found.add((device == "cpu" and name == "cumsum", result.tobytes()))
+            assert len(dict(found)) == len(found)
+
+
+def _error(name: str, a: Any) -> float:
+    """What sums of floats may err by; all else is exact."""
+    is_inexact = name in ("sum", "cumsum") and a.dtype.kind == "f"
+    return 2 * a.size * float(np.finfo(a.dtype).eps) * float(np.abs(a).sum()) if is_inexact else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -10,6 +11,7 @@ import numpy as np
 
 from ..backends import DeviceContext, active, home
 from ..errors import CallError
+from ..kernel import Kernel
 from ..perf import PerformanceDispatcher, perf_dispatch
 from ..signatures import generate_flat_geometry
 from ..written import Mutates
@@ -24,7 +26,10 @@ INTEGERS = tuple(np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in 
 
 
 def operation(
-    *, mutates: Mutates | None = None, check: Callable[..., object] | None = None
+    *,
+    mutates: Mutates | None = None,
+    check: Callable[..., object] | None = None,
+    values: Sequence[str] = (),
 ) -> Callable[[Callable[P, R]], PerformanceDispatcher[P, R]]:
     """Make an operation that is called ``turnout.ops.<name>``; a decorator, like `perf_dispatch`.
 
@@ -39,12 +44,14 @@ def operation(
         As of `perf_dispatch`.
     check : callable, optional
         As of `perf_dispatch`; see `check_arrays`.
+    values : sequence of str
+        Parameters that are part of the geometry themselves, such as an axis.
     """
 
     def decorate(prototype: Callable[P, R]) -> PerformanceDispatcher[P, R]:
         prototype.__module__ = PACKAGE
         return perf_dispatch(
-            get_geometry_hash=generate_flat_geometry(inspect.signature(prototype)),
+            get_geometry_hash=generate_flat_geometry(inspect.signature(prototype), values),
             mutates=mutates,
             check=check,
             warmup=1,
@@ -169,6 +176,12 @@ def place_of(*arrays: Any) -> DeviceContext:
     found = device_of(*arrays)
     assert isinstance(found, DeviceContext)
     return found
+
+
+@functools.cache
+def on_device(kernel: Kernel, device: str) -> Kernel:
+    """Return a kernel for a device, the same one each time, which keeps what it has loaded."""
+    return kernel.on(device)
 
 
 def empty(context: DeviceContext, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:

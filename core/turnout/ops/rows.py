@@ -22,6 +22,7 @@ from .operation import (
     device_of,
     dtype_of,
     empty,
+    on_device,
     operation,
     place_of,
 )
@@ -233,7 +234,7 @@ def _is_compatible(*arrays: Any) -> bool | str:
 )
 def _softmax_kernel(a: Any, out: Any) -> Callable[..., Any]:
     context, dtype, shape = place_of(a), dtype_of(a), tuple(a.shape)
-    kernel, rows = row_kernels.softmax(dtype).on(context.name), math.prod(shape[:-1])
+    kernel, rows = on_device(row_kernels.softmax(dtype), context.name), math.prod(shape[:-1])
 
     def run(a: Any, out: Any) -> None:
         kernel(a, empty(context, (rows,), dtype), out)
@@ -251,7 +252,7 @@ def _softmax_kernel(a: Any, out: Any) -> Callable[..., Any]:
 )
 def _layernorm_kernel(a: Any, gain: Any, bias: Any, epsilon: float, out: Any) -> Callable[..., Any]:
     context, dtype, shape = place_of(a), dtype_of(a), tuple(a.shape)
-    kernel = row_kernels.layernorm(dtype).on(context.name)
+    kernel = on_device(row_kernels.layernorm(dtype), context.name)
     ones = put(np.ones(shape[-1], dtype), context.name) if gain is None else None
     zeros = put(np.zeros(shape[-1], dtype), context.name) if bias is None else None
     write = writing(kernel, context, shape, dtype, axes=1)
@@ -272,6 +273,6 @@ def _layernorm_kernel(a: Any, gain: Any, bias: Any, epsilon: float, out: Any) ->
 )
 def _conv1d_kernel(a: Any, w: Any, out: Any) -> Callable[..., Any]:
     context, dtype = place_of(a), dtype_of(a)
-    kernel = row_kernels.conv1d(dtype).on(context.name)
+    kernel = on_device(row_kernels.conv1d(dtype), context.name)
     write = writing(kernel, context, _shape_of_conv1d(a, w), dtype, axes=1)
     return lambda a, w, out: write((a,), out, (w,))

@@ -56,7 +56,7 @@ def writing(
 
     def write(arrays: tuple[Any, ...], out: Any, others: tuple[Any, ...] = ()) -> Any:
         stacks = arrays if has_one_axis else tuple(map(as_stack, arrays))
-        if has_one_axis and _is_written_in_place(out, dtype, (*arrays, *others)):
+        if has_one_axis and is_written_in_place(out, dtype, (*arrays, *others)):
             run(*stacks, *others, out)
             return out
         made = empty(context, shape, dtype)
@@ -69,7 +69,8 @@ def writing(
     return write
 
 
-def _is_written_in_place(out: Any, dtype: np.dtype[Any], arrays: Sequence[Any]) -> bool:
+def is_written_in_place(out: Any, dtype: np.dtype[Any], arrays: Sequence[Any]) -> bool:
+    """Whether a kernel may write its result, of this type, to `out` while it reads `arrays`."""
     if out is None or out.dtype != dtype:
         return False
     if not isinstance(out, np.ndarray):

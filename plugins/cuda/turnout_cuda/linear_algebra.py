@@ -61,6 +61,34 @@ def register_matmul(operation: Any) -> None:
     )(make)
 
 
+def register_reduction(operation: Any) -> None:
+    """Register CuPy's function of the operation's name; a scalar is brought to the host."""
+    name = operation.__name__
+
+    def make(a: Any, axis: int | None, out: Any) -> Callable[..., Any]:
+        import cupy
+
+        function = getattr(cupy, name)
+
+        def reduce(a: Any, axis: int | None, out: Any) -> Any:
+            with a.device:
+                result = function(a, axis=axis)
+                if out is not None:
+                    out[...] = result
+                    return out
+                return result if result.shape else result.get()[()]
+
+        return reduce
+
+    operation.register(
+        name="cupy",
+        is_compatible=lambda a, axis, out: _are_on_one_gpu(a, out),
+        mutates=_WRITES_OUT,
+        per_geometry=True,
+        version="1",
+    )(make)
+
+
 def _product() -> Callable[..., Any]:
     import cupy
 

@@ -16,7 +16,7 @@ class EmulatedArray:
     def __init__(self, host: np.ndarray[Any, Any]) -> None:
         self.host = host
         self.shape, self.strides, self.dtype = host.shape, host.strides, host.dtype
-        self.ndim, self.ptr = host.ndim, host.ctypes.data
+        self.ndim, self.ptr, self.flags = host.ndim, host.ctypes.data, host.flags
 
     @property
     def data(self) -> EmulatedArray:
@@ -27,6 +27,9 @@ class EmulatedArray:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.host[key] = value.host if isinstance(value, EmulatedArray) else value
+
+    def reshape(self, shape: tuple[int, ...]) -> EmulatedArray:
+        return EmulatedArray(self.host.reshape(shape))
 
     def copy(self) -> EmulatedArray:
         return EmulatedArray(self.host.copy())
