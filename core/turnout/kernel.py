@@ -652,7 +652,11 @@ class Executable:
         self.types = types
         self.context = context
         self._counters = self._counted_groups(counters)
-        plan = counted(lowered.plan, {group.name: name for name, group in self._counters.items()})
+        plan = counted(
+            lowered.plan,
+            {group.name: name for name, group in self._counters.items()},
+            has_private_counters="private_counters" in context.device.target.features,
+        )
         self.plan = self.lower_plan(plan)
         self._specs = specs = kernel.signature.parameters
         self._scratch = [step for step in self.plan.steps if isinstance(step, ir.Scratch)]

@@ -24,6 +24,7 @@ from turnout.plugin import CompileError, Options, ir, statements
 
 from .accesses import dense_strides, has_atomic_updates, local_bytes
 from .body import SIGNATURE, Body, Vectors, load_slot, slots
+from .counters import private_counters
 from .sharing import SharingBody
 from .text import FunctionText, ModuleText
 from .vector_body import VectorBody, WaitingBody, waiting_name
@@ -77,7 +78,8 @@ def emit(unit: ir.Unit, vectors: Vectors, options: Options) -> str:
                 is_reported=name == bodies[0],
             )
         module.define(name, body.text())
-    is_shared = bool(unit.extents) and has_atomic_updates(unit.body) and not options.debug
+    updates = has_atomic_updates(unit.body, private_counters(unit, options))
+    is_shared = bool(unit.extents) and updates and not options.debug
     if is_shared:
         name = f"{entry}.sharing"
         sharing = SharingBody(
