@@ -1036,7 +1036,7 @@ def counted(
             apart = [
                 name
                 for name, dispatch in own.items()
-                if not (has_private_counters and _is_cheap_on_the_way(dispatch))
+                if not (has_private_counters and is_cheap_on_the_way(dispatch))
                 and not classification_problem(unit, name)
             ]
             inline = {name: counters[name] for name in own if name not in apart}
@@ -1047,6 +1047,6 @@ def counted(
     return ir.Plan(tuple(steps))
 
 
-def _is_cheap_on_the_way(dispatch: ir.Dispatch) -> bool:
-    """Whether a dispatch is evaluated where its class is at hand, and has few of them."""
+def is_cheap_on_the_way(dispatch: ir.Dispatch) -> bool:
+    """Whether counting a dispatch where it is evaluated costs little, with private counters."""
     return dispatch.policy != "segmented" and len(dispatch.arms) <= CARRIED_COUNTERS
