@@ -43,7 +43,9 @@ class Target:
         bundles that are built where the backend has no device: any device then.
     features : frozenset of str
         Capabilities by which the conformance suite skips: ``"f64"``, ``"correct_rounding"`` (f32
-        division and sqrt), ``"bounds"`` (honours `Options.debug`).
+        division and sqrt), ``"bounds"`` (honours `Options.debug`). ``"private_counters"``: where a
+        unit does nothing with an array but add 1 to one of few elements, each thread counts for
+        itself, so that dispatches are counted where they are evaluated.
     options : tuple of str
         Everything else the machine code depends on: instruction set extensions, vector libraries,
         versions of the compiler. Part of the key of every binary.

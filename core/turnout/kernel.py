@@ -66,7 +66,7 @@ from .loading import DeviceContext
 from .lower import plan_dispatches, with_policies
 from .pickling import Definition, define, reduced
 from .positions import reach_check, reach_problems
-from .segmentation import counted
+from .segmentation import counted, is_cheap_on_the_way
 from .sizes import (
     SizeCheck,
     Sizes,
@@ -75,6 +75,7 @@ from .sizes import (
     specialised,
     types_of_scalars,
 )
+from .stepping import stepped
 
 if TYPE_CHECKING:
     from .hooks import Binary
@@ -614,6 +615,9 @@ def _make_kernel(definition: Definition) -> Kernel:
 MIX_SUFFIX = "_mix"
 """What follows the name of a dispatch in that of its counter."""
 
+STEPS = "steps"
+"""Name of the number of steps in a unit that takes several at once."""
+
 _MAXIMUM_ENTRIES = 4
 """A call that fits none of so many falls through them all."""
 
@@ -654,8 +658,7 @@ class Executable:
         self.types = types
         self.context = context
         self._counters = self._counted_groups(counters)
-        plan = counted(lowered.plan, {group.name: name for name, group in self._counters.items()})
-        self.plan = self.lower_plan(plan)
+        self.plan = self.lower_plan(self._counted(lowered.plan))
         self._specs = specs = kernel.signature.parameters
         self._scratch = [step for step in self.plan.steps if isinstance(step, ir.Scratch)]
         names = [spec.name for spec in specs]
@@ -729,13 +732,51 @@ class Executable:
 
         return compile_text(self.context, text, make)
 
-    def _launch(self, step: ir.Run | ir.Split) -> Launch | SplitLaunch:
+    def _counted(self, plan: ir.Plan) -> ir.Plan:
+        return counted(
+            plan,
+            {group.name: name for name, group in self._counters.items()},
+            has_private_counters=self._has_private_counters,
+        )
+
+    @property
+    def _has_private_counters(self) -> bool:
+        return "private_counters" in self.context.device.target.features
+
+    @cached_property
+    def _stepping(self) -> Launch | SplitLaunch | None:
+        """What takes any number of steps at once; None where the plan has to be repeated.
+
+        The number stands behind all other arguments.
+        """
+        # Of indices that are out of bounds the first one is to be reported.
+        if self.kernel.debug or not self.can_compile:
+            return None
+        # An atomic update for each sample and step would take longer than more launches.
+        if self._counters and not self._has_private_counters:
+            return None
+        if not all(map(is_cheap_on_the_way, self._counters.values())):
+            return None
+        name = STEPS
+        while name in self._places:
+            name += "_"
+        plan = stepped(self.lowered.plan, name)
+        if plan is None:
+            return None
+        (step,) = self.lower_plan(self._counted(plan)).steps
+        assert not isinstance(step, ir.Scratch)
+        return self._launch(step, {**self._places, name: len(self._places)})
+
+    def _launch(
+        self, step: ir.Run | ir.Split, places: Mapping[str, int] | None = None
+    ) -> Launch | SplitLaunch:
         from .launches import Launch, SplitLaunch
 
+        places = self._places if places is None else places
         how = self.context, self.kernel.options, self.out_of_bounds, self.load_unit
         if isinstance(step, ir.Split):
-            return SplitLaunch(step, self._places, *how)
-        return Launch(step.unit, self._places, *how)
+            return SplitLaunch(step, places, *how)
+        return Launch(step.unit, places, *how)
 
     def _counted_groups(self, counters: Sequence[str]) -> dict[str, ir.Dispatch]:
         """The dispatches that counters are for, by the names of these."""
@@ -953,6 +994,9 @@ class Executable:
     # -- runs ------------------------------------------------------------------------------------
 
     def _run(self, arguments: list[Any], steps: int) -> None:
+        if steps > 1 and self._stepping is not None:
+            self._stepping.run([*arguments, steps])
+            return
         zeros = self.context.zeros
         for _ in range(steps):
             scratch = [zeros(each.shape, each.dtype.dtype) for each in self._scratch]

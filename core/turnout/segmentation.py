@@ -1006,7 +1006,9 @@ class _Partition:
         return unit
 
 
-def counted(plan: ir.Plan, counters: Mapping[str, str]) -> ir.Plan:
+def counted(
+    plan: ir.Plan, counters: Mapping[str, str], *, has_private_counters: bool = False
+) -> ir.Plan:
     """Count the classes of dispatches of a plan.
 
     Parameters
@@ -1015,11 +1017,14 @@ def counted(plan: ir.Plan, counters: Mapping[str, str]) -> ir.Plan:
         As it is before dispatches are lowered.
     counters : mapping of str to str
         As of `with_counters`; each dispatch may be in one unit of the plan.
+    has_private_counters : bool
+        Whether code counts few classes where they are evaluated for next to nothing.
 
     Returns
     -------
     Plan
-        With units that count before those of the dispatches, where their classes are known then.
+        With units that count before those of the dispatches, where their classes are known then and
+        counting on the way would cost more.
     """
     if not counters:
         return plan
@@ -1027,11 +1032,21 @@ def counted(plan: ir.Plan, counters: Mapping[str, str]) -> ir.Plan:
     for step in plan.steps:
         if isinstance(step, ir.Run):
             unit = step.unit
-            own = dict.fromkeys(d.name for d in dispatch_groups(unit) if d.name in counters)
-            apart = [name for name in own if not classification_problem(unit, name)]
+            own = {d.name: d for d in dispatch_groups(unit) if d.name in counters}
+            apart = [
+                name
+                for name, dispatch in own.items()
+                if not (has_private_counters and is_cheap_on_the_way(dispatch))
+                and not classification_problem(unit, name)
+            ]
             inline = {name: counters[name] for name in own if name not in apart}
             before = counting_units(unit, {name: counters[name] for name in apart})
             steps += [ir.Run(each) for each in before]
             step = replace(step, unit=with_counters(unit, inline) if inline else unit)
         steps.append(step)
     return ir.Plan(tuple(steps))
+
+
+def is_cheap_on_the_way(dispatch: ir.Dispatch) -> bool:
+    """Whether counting a dispatch where it is evaluated costs little, with private counters."""
+    return dispatch.policy != "segmented" and len(dispatch.arms) <= CARRIED_COUNTERS

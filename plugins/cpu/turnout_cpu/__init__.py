@@ -92,7 +92,7 @@ def _target(cpu: str, features: Sequence[str], versions: Sequence[str]) -> Targe
     return Target(
         backend="cpu",
         arch=cpu,
-        features=frozenset({"f64", "correct_rounding", "bounds"}),
+        features=frozenset({"f64", "correct_rounding", "bounds", "private_counters"}),
         options=tuple(options),
         lanes=_register_bits(present) // 64,
     )

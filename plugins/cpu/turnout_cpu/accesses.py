@@ -19,7 +19,10 @@ from turnout.plugin import ir, statements
 
 
 def may_declare_parallel(
-    body: ir.Region, arrays: Collection[str], dense: Collection[str] = ()
+    body: ir.Region,
+    arrays: Collection[str],
+    dense: Collection[str] = (),
+    counters: Collection[str] = (),
 ) -> bool:
     """Whether ``llvm.loop.parallel_accesses`` keeps the meaning of a loop.
 
@@ -31,8 +34,10 @@ def may_declare_parallel(
         Names of the array parameters; local arrays are never declared.
     dense : collection of str
         Those of them that have the strides of `dense_strides`.
+    counters : collection of str
+        Arrays to which counts are added after the loops (`turnout_cpu.counters`).
     """
-    if has_atomic_updates(body):
+    if has_atomic_updates(body, counters):
         return False
     stored = movable_store = False
     for access in _Indices(body, arrays, dense).accesses(body):
@@ -69,10 +74,12 @@ def has_neighbours_along(unit: ir.Unit, axis: int) -> bool:
     return False
 
 
-def has_atomic_updates(body: ir.Region) -> bool:
-    """Whether iterations update elements that they share."""
+def has_atomic_updates(body: ir.Region, counters: Collection[str] = ()) -> bool:
+    """Whether iterations update elements that they share, other than those of private counters."""
     return any(
-        isinstance(statement, ir.Store) and statement.combine is not None
+        isinstance(statement, ir.Store)
+        and statement.combine is not None
+        and statement.array not in counters
         for statement in statements(body.body)
     )
 

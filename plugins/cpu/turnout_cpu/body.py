@@ -15,6 +15,7 @@ from turnout.plugin import CompileError, Options, ir
 
 from . import mathematics, vector_math
 from .accesses import dense_strides, has_neighbours_along, may_declare_parallel
+from .counters import private_counters
 from .operations import SPELLINGS, cast
 from .pace import runs_alone
 from .space import constant_length, split_axes, written_axes
@@ -127,14 +128,19 @@ class Body:
         # The strides of other arrays are not known, so that neighbours are not known to be such.
         self.written = written_axes(unit) if has_dense_rows else ()
         self.sites = 0
+        self.counters = private_counters(unit, options)
+        # Where the counts of each element are.
+        self.counts: dict[str, list[str]] = {}
 
     def text(self) -> str:
         for parameter in self.unit.parameters:
             self.parameter(parameter)
         self.statements(self.unit.prologue)
         self.sites = 0  # those of the body are counted
+        self.start_counts()
         with self.independent(self.unit.body if self.unit.extents else None) as properties:
             self.space(properties)
+        self.add_counts()
         self.function.write("ret i64 0")
         attributes = f'"prefer-vector-width"="{self.vectors.bits}"'
         if any(array.shape for array in self.unit.arrays.values()):
@@ -300,9 +306,13 @@ class Body:
 
         Gives the properties of these loops; what is written inside of the `with` is their body.
         """
-        arrays = self.unit.arrays
+        arrays = {name: a for name, a in self.unit.arrays.items() if name not in self.counters}
         dense = {name for name, a in arrays.items() if self.has_dense_rows and dense_strides(a)}
-        if body is None or self.options.debug or not may_declare_parallel(body, arrays, dense):
+        if (
+            body is None
+            or self.options.debug
+            or not may_declare_parallel(body, arrays, dense, self.counters)
+        ):
             yield []
             return
         outer = self.access_groups
@@ -402,6 +412,8 @@ class Body:
             case ir.Load(result, array, indices):
                 pointer = self.element(array, indices)
                 self.names[result.number] = self.read(self.arrays[array], pointer)
+            case ir.Store(array, (index,)) if array in self.counters:
+                self.count(array, index)
             case ir.Store(array, indices, value, combine):
                 self.store(array, indices, value, combine)
             case ir.If(results, condition, then, otherwise):
@@ -539,6 +551,65 @@ class Body:
         self.function.write(
             f"store {storage_type_of(layout.dtype)} {stored}, ptr {pointer}{self.access(layout)}"
         )
+
+    # Counters
+
+    def start_counts(self) -> None:
+        for array, elements in self.counters.items():
+            self.counts[array] = [self.function.new_value() for _ in range(elements)]
+            for count in self.counts[array]:
+                self.allocations.append(f"  {count} = alloca i64")
+                self.function.write(f"store i64 0, ptr {count}")
+
+    def count(self, array: str, index: ir.Value) -> None:
+        """Count an element of a private counter."""
+        value = self.function.value
+        for element, count in enumerate(self.counts[array]):
+            is_meant = value(f"icmp eq i64 {self.names[index.number]}, {element}")
+            self.add_to_count(count, value(f"zext i1 {is_meant} to i64"))
+
+    def add_to_count(self, count: str, number: str) -> None:
+        before = self.function.value(f"load i64, ptr {count}")
+        after = self.function.value(f"add i64 {before}, {number}")
+        self.function.write(f"store i64 {after}, ptr {count}")
+
+    def counted(self, array: str) -> list[str]:
+        """How often each element was counted."""
+        return [self.function.value(f"load i64, ptr {count}") for count in self.counts[array]]
+
+    def add_counts(self) -> None:
+        """Add what was counted to the elements, of which there may be fewer than were possible."""
+        function = self.function
+        for array in self.counters:
+            layout = self.arrays[array]
+            wanted = type_of(layout.dtype)
+            for element, found in enumerate(self.counted(array)):
+                counted, done = function.new_labels("counted", "done")
+                function.branch(function.value(f"icmp ne i64 {found}, 0"), counted, done)
+                function.start(counted)
+                if wanted != "i64":
+                    found = function.value(f"trunc i64 {found} to {wanted}")
+                pointer = self.address(layout, (str(element),), is_in_range=True)
+                self.add_to_element(layout.dtype, pointer, found)
+                function.jump(done)
+                function.start(done)
+
+    def add_to_element(self, dtype: ir.DType, pointer: str, count: str) -> None:
+        """Other threads may add at the same time, except where elements are not aligned."""
+        function, wanted = self.function, type_of(dtype)
+        number = function.value(f"ptrtoint ptr {pointer} to i64")
+        offset = function.value(f"and i64 {number}, {dtype.itemsize - 1}")
+        aligned, apart, added = function.new_labels("aligned", "apart", "added")
+        function.branch(function.value(f"icmp eq i64 {offset}, 0"), aligned, apart)
+        function.start(aligned)
+        function.value(f"atomicrmw add ptr {pointer}, {wanted} {count} monotonic")
+        function.jump(added)
+        function.start(apart)
+        before = function.value(f"load {wanted}, ptr {pointer}, align 1")
+        after = function.value(f"add {wanted} {before}, {count}")
+        function.write(f"store {wanted} {after}, ptr {pointer}, align 1")
+        function.jump(added)
+        function.start(added)
 
     # Control flow
 

@@ -12,6 +12,8 @@ The entry point looks at the strides and goes to one of two bodies: in ``.rows``
 neighbours on the last axis of an array are neighbours in memory, ``.strided`` takes any strides; a
 unit whose arrays are all contiguous has the first alone.
 Where `turnout_cpu.vector_choice` says so, the first is in explicit vectors.
+A unit that repeats its whole body has ``.rounds``, which calls ``.round`` as others call an entry
+point (`turnout_cpu.stepping`).
 A unit with atomic updates has a third one, ``.sharing``, for anything but the whole range ``[0,
 2**63 - 1)``: whoever runs a part runs it beside other threads, and elements must be aligned then.
 """
@@ -24,7 +26,9 @@ from turnout.plugin import CompileError, Options, ir, statements
 
 from .accesses import dense_strides, has_atomic_updates, local_bytes
 from .body import SIGNATURE, Body, Vectors, load_slot, slots
+from .counters import private_counters
 from .sharing import SharingBody
+from .stepping import SteppingBody, one_round, repeated
 from .text import FunctionText, ModuleText
 from .vector_body import VectorBody, WaitingBody, waiting_name
 from .vector_choice import explicit_lanes
@@ -48,8 +52,28 @@ def emit(unit: ir.Unit, vectors: Vectors, options: Options) -> str:
         arrays larger than the stack allows.
     """
     _check_local_arrays(unit)
-    module = ModuleText()
-    entry = entry_name(unit)
+    module, entry = ModuleText(), entry_name(unit)
+    loop = repeated(unit, options)
+    if loop is None:
+        _define(unit, entry, module, vectors, options)
+        return str(module)
+    name, one_round_name = f"{entry}.rounds", f"{entry}.round"
+    _define(one_round(unit, loop), one_round_name, module, vectors, options, "internal ")
+    rounds = SteppingBody(unit, module, vectors, options, name, loop, one_round_name)
+    module.define(name, rounds.text())
+    module.define(entry, _entry(unit, entry, [name], is_shared=False))
+    return str(module)
+
+
+def _define(
+    unit: ir.Unit,
+    entry: str,
+    module: ModuleText,
+    vectors: Vectors,
+    options: Options,
+    linkage: str = "",
+) -> None:
+    """Add a function with the signature of an entry point, and the bodies that it goes to."""
     bodies = [f"{entry}.strided"]
     indexed = _indexed_arrays(unit)
     if indexed and options.level > 0 and not options.debug:
@@ -77,15 +101,15 @@ def emit(unit: ir.Unit, vectors: Vectors, options: Options) -> str:
                 is_reported=name == bodies[0],
             )
         module.define(name, body.text())
-    is_shared = bool(unit.extents) and has_atomic_updates(unit.body) and not options.debug
+    updates = has_atomic_updates(unit.body, private_counters(unit, options))
+    is_shared = bool(unit.extents) and updates and not options.debug
     if is_shared:
         name = f"{entry}.sharing"
         sharing = SharingBody(
             unit, module, vectors, options, name, has_dense_rows=False, is_reported=False
         )
         module.define(name, sharing.text())
-    module.define(entry, _entry(unit, entry, bodies, is_shared=is_shared))
-    return str(module)
+    module.define(entry, _entry(unit, entry, bodies, linkage, is_shared=is_shared))
 
 
 def _check_local_arrays(unit: ir.Unit) -> None:
@@ -111,7 +135,9 @@ def _indexed_arrays(unit: ir.Unit) -> list[ir.ArrayParameter]:
 _ARGUMENTS = "(ptr %args, i64 %begin, i64 %end)"
 
 
-def _entry(unit: ir.Unit, entry: str, bodies: Sequence[str], *, is_shared: bool) -> str:
+def _entry(
+    unit: ir.Unit, entry: str, bodies: Sequence[str], linkage: str = "", *, is_shared: bool
+) -> str:
     function = FunctionText(ModuleText())
     if is_shared:
         is_begun = function.value("icmp sgt i64 %begin, 0")
@@ -127,7 +153,9 @@ def _entry(unit: ir.Unit, entry: str, bodies: Sequence[str], *, is_shared: bool)
         if len(bodies) > 1:
             function.start(name.removeprefix(f"{entry}."))
         _go_to(function, name)
-    return "\n".join([f"define i64 @{entry}{SIGNATURE} {{", "entry:", *function.lines, "}"])
+    return "\n".join(
+        [f"define {linkage}i64 @{entry}{SIGNATURE} {{", "entry:", *function.lines, "}"]
+    )
 
 
 def _go_to(function: FunctionText, name: str) -> None:

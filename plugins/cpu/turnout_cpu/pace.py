@@ -19,9 +19,10 @@ import os
 import threading
 import weakref
 
-from turnout.plugin import ir, num_threads, on_num_threads_change, statements
+from turnout.plugin import Options, ir, num_threads, on_num_threads_change, statements
 
 from .accesses import has_atomic_updates
+from .counters import private_counters
 from .space import constant_size
 
 GRAIN_NS = 30_000
@@ -156,7 +157,8 @@ def pace(unit: ir.Unit) -> Pace:
     varies = has_loops(unit)
     if runs_alone(unit):
         return SinglePace(varies=varies)
-    return UpdatingPace(varies=varies) if has_atomic_updates(unit.body) else Pace(varies=varies)
+    updates = has_atomic_updates(unit.body, private_counters(unit, Options()))
+    return UpdatingPace(varies=varies) if updates else Pace(varies=varies)
 
 
 _paces: weakref.WeakSet[Pace] = weakref.WeakSet()

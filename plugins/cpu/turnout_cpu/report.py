@@ -15,6 +15,7 @@ from turnout.plugin import Options, ir, statements
 from . import mathematics, vector_math
 from .accesses import has_atomic_updates
 from .body import LOOP_TAG, SPACE_TAG, Vectors
+from .counters import private_counters
 from .vector_body import LANES_TAG
 
 _Loop = ir.For | ir.While
@@ -131,7 +132,7 @@ def _reason(
         return "the number of rounds is not known in advance"
     if any(statement.line == 0 or str(statement.line) in lanes for statement in inner):
         return "it contains another loop"
-    if has_atomic_updates(region):
+    if has_atomic_updates(region, private_counters(unit, options)):
         return "it updates elements that its positions share"
     if missing := sorted(_without_vector_routine(body, vectors)):
         return f"no vector code for {', '.join(missing)}"

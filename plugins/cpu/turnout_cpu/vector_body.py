@@ -77,7 +77,7 @@ class VectorBody(Body):
         is_slow = any(array.dtype.bits <= 8 for array in self.unit.arrays.values())
         if is_slow and not self.has_safe_byte_masks:
             return []
-        return waiting_branches(self.unit, self.forms, self.lanes)
+        return waiting_branches(self.unit, self.forms, self.lanes, self.counters)
 
     # The iteration space
 
@@ -304,6 +304,30 @@ class VectorBody(Body):
             )
         return SPELLINGS[operation](self.function, kind, *names)
 
+    def count(self, array: str, index: ir.Value) -> None:
+        value, wide = self.function.value, self.kind(ir.i64)
+        chosen = self.in_lanes(index)
+        *counts, last = self.counts[array]
+        for element, count in enumerate(counts):
+            is_meant = value(f"icmp eq {wide} {chosen}, {wide.literal(element)}")
+            self.add_to_count(count, self.number_of(self.narrowed(is_meant)))
+        # All of them here, which takes no time: `counted` takes away the others.
+        self.add_to_count(last, str(self.lanes) if self.mask is None else self.number_of(self.mask))
+
+    def number_of(self, mask: str) -> str:
+        """How many lanes are in a mask, as i64."""
+        bits, value = f"i{self.lanes}", self.function.value
+        given = value(f"bitcast {self.kind(ir.bool_)} {mask} to {bits}")
+        number = value(f"call {bits} @llvm.ctpop.{bits}({bits} {given})")
+        return value(f"zext {bits} {number} to i64") if self.lanes < 64 else number
+
+    def counted(self, array: str) -> list[str]:
+        *others, every = super().counted(array)
+        last = every
+        for other in others:
+            last = self.function.value(f"sub i64 {last}, {other}")
+        return [*others, last]
+
     # Branches
 
     def cases(
@@ -362,6 +386,8 @@ class VectorBody(Body):
         match statement:
             case ir.Compute(result, operation) if self.forms.is_varying(result):
                 return cost_of_operation(operation)
+            case ir.Store(array=array) if array in self.counters:
+                return 2 * self.counters[array]
             case ir.Load(indices=indices) | ir.Store(indices=indices):
                 # What is uniform is read without a mask.
                 if self.forms.are_uniform(indices):
@@ -630,6 +656,7 @@ class WaitingBody(VectorBody):
         for parameter in self.unit.parameters:
             self.parameter(parameter)
         self.statements(self.unit.prologue)
+        self.start_counts()
         value, wide, condition = self.function.value, self.kind(ir.i64), self.kind(ir.bool_)
         mask = value(f"icmp ugt {wide} {self.splat('i64', '%count')}, {self.lane_numbers}")
         stored = value(f"load {wide}, ptr %positions, align 8")
@@ -639,7 +666,8 @@ class WaitingBody(VectorBody):
             f"select {condition} {mask}, {wide} {stored}, {wide} zeroinitializer"
         )
         with self.under(mask):
-            self.statements(self.unit.body.body)
+            self.statements(list(self.uncounted()))
+        self.add_counts()
         self.function.write("ret void")
         header = (
             f"define internal void @{waiting_name(self.name)}(ptr noalias readonly %args, "
@@ -647,3 +675,12 @@ class WaitingBody(VectorBody):
             f'"prefer-vector-width"="{self.vectors.bits}" {{'
         )
         return "\n".join([header, "entry:", *self.allocations, *self.function.lines, "}"])
+
+    def uncounted(self) -> Iterator[ir.Statement]:
+        """The body, without counting what was counted before a position began to wait."""
+        (first, _), *_ = self.waiting_branches
+        has_begun = False
+        for statement in self.unit.body.body:
+            has_begun = has_begun or statement is first
+            if has_begun or getattr(statement, "array", None) not in self.counters:
+                yield statement

@@ -16,6 +16,7 @@ from turnout.plugin import Options, ir, statements
 from . import mathematics
 from .accesses import has_atomic_updates, local_bytes
 from .body import Vectors
+from .counters import private_counters
 from .lanes import Forms, Loop, cost_of_operation
 from .space import constant_length
 
@@ -63,7 +64,8 @@ def explicit_lanes(unit: ir.Unit, vectors: Vectors, options: Options) -> int | N
 
 def can_run_in_lanes(unit: ir.Unit, options: Options) -> bool:
     """Whether positions may run at once: they have an order where elements are updated."""
-    return bool(unit.extents) and not options.debug and not has_atomic_updates(unit.body)
+    counters = private_counters(unit, options)
+    return bool(unit.extents) and not options.debug and not has_atomic_updates(unit.body, counters)
 
 
 def is_worthwhile(unit: ir.Unit, forms: Forms, vectors: Vectors) -> bool:

@@ -10,7 +10,7 @@ written anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from turnout.plugin import ir, statements
 
@@ -30,24 +30,33 @@ MAXIMUM_QUEUES = 64
 """Each takes the memory of two vectors of positions on the stack."""
 
 
-def waiting_branches(unit: ir.Unit, forms: Forms, lanes: int) -> list[tuple[ir.If, int]]:
+def waiting_branches(
+    unit: ir.Unit, forms: Forms, lanes: int, counters: Collection[str] = ()
+) -> list[tuple[ir.If, int]]:
     """The branches whose lanes may wait, in the order of the text, and how many of the lanes.
 
     They are the costly ones with next to nothing to do where the condition does not hold, in a body
-    with one axis that has not stored anything yet.
+    with one axis that has not stored anything yet; what it has counted before the first of them in
+    `counters` stays counted.
     """
     if len(unit.extents) != 1:
         return []
-    return list(_waiting_branches(unit, forms, lanes))[:MAXIMUM_QUEUES]
+    return list(_waiting_branches(unit, forms, lanes, counters))[:MAXIMUM_QUEUES]
 
 
-def _waiting_branches(unit: ir.Unit, forms: Forms, lanes: int) -> Iterator[tuple[ir.If, int]]:
+def _waiting_branches(
+    unit: ir.Unit, forms: Forms, lanes: int, counters: Collection[str] = ()
+) -> Iterator[tuple[ir.If, int]]:
+    has_found = False
     for statement in unit.body.body:
+        if isinstance(statement, ir.Store) and statement.array in counters and not has_found:
+            continue
         if isinstance(statement, ir.If) and forms.is_varying(statement.condition):
             most = min(_work(statement.then) // COST_OF_WAITING, lanes // 2)
             is_one_sided = all(isinstance(each, ir.Constant) for each in statement.otherwise.body)
             if is_one_sided and most >= MINIMUM_LANES:
                 yield statement, most
+                has_found = True
         inside = statements([statement])
         if any(isinstance(each, ir.Store) and each.array in unit.arrays for each in inside):
             return
