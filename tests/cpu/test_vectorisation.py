@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 from unit_builder import UnitBuilder, drag
 
+import turnout as tn
+import turnout.math as tm
 import turnout_cpu
+from turnout import NDArray, f64
 from turnout.plugin import Options, Target, ir
 from turnout_cpu import emit
 from turnout_cpu.accesses import may_declare_parallel
+from turnout_cpu.body import Vectors
 
 
 @pytest.fixture
@@ -254,6 +258,61 @@ def test_local_arrays_in_memory_keep_positions_apart(load, metadata, device, mon
         load(unit)((x, out), 1000)
         assert (out == 0).all()
         assert metadata(unit)["loop:space"] == report
+
+
+@tn.kernel
+def running_norms(a: NDArray[f64, 3], out: NDArray[f64, 3]) -> None:
+    for s in range(a.shape[0]):
+        total = 0.0
+        for i in range(a.shape[1]):
+            for j in range(a.shape[2]):
+                total += a[s, i, j] * a[s, i, j]
+                out[s, i, j] = tm.sqrt(total)
+
+
+def bodies(side, device, **options):
+    """The functions of the unit for matrices of one size, and their text."""
+    shape = (None, side, side)
+    kernel = running_norms.specialise(a=shape, out=shape) if side else running_norms
+    (run,) = kernel.lower(kernel.default_types()).plan.runs
+    text = emit.emit(run.unit, Vectors(None, device.target.lanes * 64), Options(**options))
+    names = re.findall(r"^define internal i64 @\S+\.(\w+)\(", text, re.MULTILINE)
+    functions = re.split(r"^define internal i64 ", text, flags=re.MULTILINE)[1:]
+    return dict(zip(names, functions, strict=True))
+
+
+def test_memory_that_no_cache_holds_is_read_in_its_order(device):
+    made = bodies(4, device)
+    assert list(made) == ["rows", "ordered", "strided"]
+    metadata = made["strided"]  # and what follows, at the end of the text
+    (is_scalar,) = re.findall(
+        r'^(!\d+) = !\{!"llvm.loop.vectorize.enable", i1 false\}', metadata, re.M
+    )
+    loops = re.findall(rf"^(!\d+) = distinct .*{is_scalar}\b", metadata, re.MULTILINE)
+    assert loops
+    assert any(f"!llvm.loop {loop}" in made["ordered"] for loop in loops)
+    assert not any(f"!llvm.loop {loop}" in made["rows"] for loop in loops)
+
+
+def test_small_pieces_of_arrays_and_loops_need_no_order(device):
+    for side, options in ((2, {}), (0, {}), (4, {"debug": True}), (4, {"level": 1})):
+        assert "ordered" not in bodies(side, device, **options)
+
+
+def test_arrays_of_any_size_get_the_same_bits():
+    side = 4
+    shape = (None, side, side)
+    kernel = running_norms.specialise(a=shape, out=shape)
+    count = emit.CACHED_BYTES // (2 * 8 * side * side) + 3
+    a = np.random.default_rng(3).normal(size=(count, side, side))
+    whole, part = np.empty_like(a), np.empty_like(a)
+    kernel(a, whole)
+    half = count // 2
+    kernel(a[:half], part[:half])
+    kernel(a[half:], part[half:])
+    np.testing.assert_array_equal(whole, part)
+    expected = np.sqrt(np.cumsum((a**2).reshape(count, -1), axis=1)).reshape(a.shape)
+    np.testing.assert_allclose(whole, expected)
 
 
 def test_which_loops_are_declared_parallel():

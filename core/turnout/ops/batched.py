@@ -210,10 +210,9 @@ def _is_small(a: Any, out: Any) -> bool | str:
     per_geometry=True,
     make_ms=_COMPILING_MS,
     is_compatible=_is_small,
-    version="1",
+    version="2",
 )
 def _cholesky_written_out(a: Any, out: Any) -> Callable[..., Any]:
-    # Faster while the matrices are in a cache; then slower than loops, which read them in order.
     return _cholesky(a, is_written_out=True)
 
 

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 
 from turnout.plugin import ir, statements
 
+LINE_BYTES = 64
+"""What processors move between memory and caches at once, or more."""
+
 
 def may_declare_parallel(
     body: ir.Region,
@@ -72,6 +75,27 @@ def has_neighbours_along(unit: ir.Unit, axis: int) -> bool:
         elif not varying.isdisjoint(operand.number for operand in statement.operands):
             varying |= {result.number for result in statement.results}
     return False
+
+
+def bytes_per_position(unit: ir.Unit) -> dict[str, int]:
+    """By array, the bytes from one position to the next, where vectors would gather from it.
+
+    That is where each position has a piece of its own of an array of known shape, no smaller than a
+    line of the caches, and runs through without loops, so that LLVM makes vectors of positions.
+    Empty where there is no such array.
+    """
+    if len(unit.extents) != 1:
+        return {}
+    position = unit.body.parameters[0].number
+    steps: dict[str, int] = {}
+    for statement in statements(unit.body.body):
+        if isinstance(statement, ir.For | ir.While):
+            return {}
+        if isinstance(statement, ir.Load | ir.Store) and statement.array in unit.arrays:
+            strides = dense_strides(unit.arrays[statement.array])
+            if strides and strides[0] >= LINE_BYTES and statement.indices[0].number == position:
+                steps[statement.array] = strides[0]
+    return steps
 
 
 def has_atomic_updates(body: ir.Region, counters: Collection[str] = ()) -> bool:

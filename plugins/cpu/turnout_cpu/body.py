@@ -109,6 +109,7 @@ class Body:
         *,
         has_dense_rows: bool,
         is_reported: bool,
+        is_ordered: bool = False,
     ) -> None:
         self.unit = unit
         self.vectors = vectors
@@ -116,6 +117,7 @@ class Body:
         self.name = name
         self.has_dense_rows = has_dense_rows
         self.is_reported = is_reported
+        self.is_ordered = is_ordered  # one position after the other
         self.function = FunctionText(module, FAST_MATH_FLAGS if unit.fast_math else "")
         # Metadata of loads and stores: which of the surrounding loops are declared parallel.
         self.access_groups: tuple[str, ...] = ()
@@ -290,7 +292,8 @@ class Body:
             return []
 
         has_loops = any(isinstance(each, ir.For | ir.While) for each in self.unit.body.body)
-        if self.written and not has_neighbours_along(self.unit, innermost):
+        is_gathering = bool(self.written) and not has_neighbours_along(self.unit, innermost)
+        if is_gathering or self.is_ordered:
             # Vectors along the axes that are written out need no gathering.
             properties = [*properties, '!{!"llvm.loop.vectorize.enable", i1 false}']
         elif (has_loops and (constant_length(self.unit) or 0) > UNROLLED_LOOPS) or (

@@ -14,17 +14,19 @@ unit whose arrays are all contiguous has the first alone.
 Where `turnout_cpu.vector_choice` says so, the first is in explicit vectors.
 A unit that repeats its whole body has ``.rounds``, which calls ``.round`` as others call an entry
 point (`turnout_cpu.stepping`).
+Where vectors of positions would gather from places far apart, and the arrays are too large for the
+caches, ``.ordered`` runs one position after the other, which reads memory in its order.
 A unit with atomic updates has a third one, ``.sharing``, for anything but the whole range ``[0,
 2**63 - 1)``: whoever runs a part runs it beside other threads, and elements must be aligned then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from turnout.plugin import CompileError, Options, ir, statements
 
-from .accesses import dense_strides, has_atomic_updates, local_bytes
+from .accesses import bytes_per_position, dense_strides, has_atomic_updates, local_bytes
 from .body import SIGNATURE, Body, Vectors, load_slot, slots
 from .counters import private_counters
 from .sharing import SharingBody
@@ -35,6 +37,9 @@ from .vector_choice import explicit_lanes
 
 LOCAL_ARRAYS_LIMIT_BYTES = 256 * 1024
 """Local arrays live on the stack, of which a thread may have as little as 512 KiB."""
+
+CACHED_BYTES = 10 << 20
+"""Of arrays that are larger, most comes from memory (benchmarks/NOTES.md, Specialised kernels)."""
 
 
 def entry_name(unit: ir.Unit) -> str:
@@ -61,7 +66,7 @@ def emit(unit: ir.Unit, vectors: Vectors, options: Options) -> str:
     _define(one_round(unit, loop), one_round_name, module, vectors, options, "internal ")
     rounds = SteppingBody(unit, module, vectors, options, name, loop, one_round_name)
     module.define(name, rounds.text())
-    module.define(entry, _entry(unit, entry, [name], is_shared=False))
+    module.define(entry, _entry(unit, entry, [name], {}, is_shared=False))
     return str(module)
 
 
@@ -81,8 +86,13 @@ def _define(
         if all(array.is_contiguous for array in indexed):
             del bodies[1]
     lanes = explicit_lanes(unit, vectors, options)
+    ordered = f"{entry}.ordered"
+    is_optimised = options.level > 1 and not options.debug
+    gathered = bytes_per_position(unit) if is_optimised and not lanes else {}
+    if gathered:
+        bodies.insert(1, ordered)
     for name in bodies:
-        has_dense_rows = name.endswith(".rows")
+        has_dense_rows = not name.endswith(".strided")
         body: Body
         if lanes and has_dense_rows:
             body = VectorBody(unit, module, vectors, options, name, lanes)
@@ -97,6 +107,7 @@ def _define(
                 options,
                 name,
                 has_dense_rows=has_dense_rows,
+                is_ordered=name == ordered,
                 # The loops of one body are reported: of the one that ordinary arrays take.
                 is_reported=name == bodies[0],
             )
@@ -109,7 +120,8 @@ def _define(
             unit, module, vectors, options, name, has_dense_rows=False, is_reported=False
         )
         module.define(name, sharing.text())
-    module.define(entry, _entry(unit, entry, bodies, linkage, is_shared=is_shared))
+    text = _entry(unit, entry, bodies, gathered, is_shared=is_shared, linkage=linkage)
+    module.define(entry, text)
 
 
 def _check_local_arrays(unit: ir.Unit) -> None:
@@ -136,7 +148,13 @@ _ARGUMENTS = "(ptr %args, i64 %begin, i64 %end)"
 
 
 def _entry(
-    unit: ir.Unit, entry: str, bodies: Sequence[str], linkage: str = "", *, is_shared: bool
+    unit: ir.Unit,
+    entry: str,
+    bodies: Sequence[str],
+    gathered: Mapping[str, int],
+    *,
+    is_shared: bool,
+    linkage: str = "",
 ) -> str:
     function = FunctionText(ModuleText())
     if is_shared:
@@ -147,12 +165,19 @@ def _entry(
         function.start("sharing")
         _go_to(function, f"{entry}.sharing")
         function.start("whole")
-    if len(bodies) > 1:
-        _branch_on_strides(function, unit)
-    for name in bodies:
-        if len(bodies) > 1:
-            function.start(name.removeprefix(f"{entry}."))
-        _go_to(function, name)
+    choices = {name.rpartition(".")[2]: name for name in bodies}
+    if len(choices) > 1 and "strided" in choices:
+        function.branch(_are_dense(function, unit), "dense", "strided")
+        function.start("strided")
+        _go_to(function, choices.pop("strided"))
+        function.start("dense")
+    if len(choices) > 1:
+        function.branch(_are_cached(function, unit, gathered), "rows", "ordered")
+        function.start("ordered")
+        _go_to(function, choices.pop("ordered"))
+        function.start("rows")
+    (last,) = choices.values()
+    _go_to(function, last)
     return "\n".join(
         [f"define {linkage}i64 @{entry}{SIGNATURE} {{", "entry:", *function.lines, "}"]
     )
@@ -163,8 +188,8 @@ def _go_to(function: FunctionText, name: str) -> None:
     function.write(f"ret i64 {status}")
 
 
-def _branch_on_strides(function: FunctionText, unit: ir.Unit) -> None:
-    """Go to ``rows`` if every last axis is dense, and all axes of arrays whose shape is known.
+def _are_dense(function: FunctionText, unit: ir.Unit) -> str:
+    """Whether every last axis is dense, and all axes of arrays whose shape is known.
 
     The stride of one or no element is no matter.
     """
@@ -181,4 +206,17 @@ def _branch_on_strides(function: FunctionText, unit: ir.Unit) -> None:
             is_dense = function.value(f"icmp eq i64 {stride}, {dense}")
             fits = function.value(f"or i1 {is_trivial}, {is_dense}")
             all_dense = function.value(f"and i1 {all_dense}, {fits}")
-    function.branch(all_dense, "rows", "strided")
+    return all_dense
+
+
+def _are_cached(function: FunctionText, unit: ir.Unit, gathered: Mapping[str, int]) -> str:
+    """Whether the arrays from which vectors gather are small enough to stay in caches.
+
+    All of an array counts, whichever positions are run, so that all threads run the same code.
+    """
+    first, total_bytes = slots(unit), "0"
+    for array, step_bytes in gathered.items():
+        length = load_slot(function, first[array] + 1, "i64")
+        array_bytes = function.value(f"mul i64 {length}, {step_bytes}")
+        total_bytes = function.value(f"add i64 {total_bytes}, {array_bytes}")
+    return function.value(f"icmp sle i64 {total_bytes}, {CACHED_BYTES}")
