@@ -100,10 +100,9 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
 # ---- backends that conform ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_supported_backend_passes(backend: str, empty: Path) -> None:
-    if backend not in tn.backends():
-        pytest.skip(f"{backend} is not installed")
+def test_supported_backend_passes(empty: Path) -> None:
+    """The backend that is always there; others are checked by the command itself."""
+    backend = "reference"
     done = check(empty, backend=backend)
     assert done.returncode == 0, done.stdout
     label = re.escape(tn.devices(backend)[0].label)
