@@ -15,9 +15,7 @@ POLICY = "switch"
 
 @tn.kernel
 def drag(dt: Param, regime: Index, v: Mutable[Scalar]):
-    a = tm.dispatch(
-        regime, [-0.1 * v, -0.4 * v * abs(v), -2.0 * v * tm.exp(-v * v)], policy=POLICY
-    )
+    a = tm.dispatch(regime, [-0.1 * v, -0.4 * v * abs(v), -2.0 * v * tm.exp(-v * v)], policy=POLICY)
     v = v + dt * a
 
 
