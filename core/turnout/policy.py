@@ -138,7 +138,7 @@ def _worthwhile(group: ir.Dispatch) -> tuple[str, ...]:
 
 
 def _can_be(plan: ir.Plan, policies: Policies) -> bool:
-    """Whether a plan can be lowered so; what stands in a loop cannot be split, for example."""
+    """Whether a plan can be lowered so; a class that a loop changes cannot, for example."""
     try:
         for run in with_policies(plan, policies).runs:
             check_split(run.unit, segmented_groups(run.unit))

@@ -34,7 +34,8 @@ def resolve_dispatch(kernel: Kernel, policies: Mapping[str, str]) -> Kernel:
     ------
     KernelError
         For an unknown dispatch or policy, a dispatch whose policy is declared, which nothing
-        changes, and ``"segmented"`` where it cannot be, as in a loop.
+        changes, and ``"segmented"`` where it cannot be, as in a loop that
+        changes the class.
 
     Examples
     --------

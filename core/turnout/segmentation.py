@@ -20,7 +20,7 @@ from math import prod
 from . import ir
 from .errors import KernelError
 from .ir import Value, i64, statements, u8, u32, u64
-from .ir.transform import fresh_values, rename, with_regions
+from .ir.transform import fresh_values, rename, rewritten, with_regions
 from .lang.cleanup import without_dead_code
 from .lower import dispatch_groups, region_with_policies
 from .records import record
@@ -127,7 +127,7 @@ def check_split(unit: ir.Unit, groups: Iterable[str]) -> dict[str, int]:
     sizes = {name: len(dispatch.arms) for name, dispatch in _dispatches(unit, groups).items()}
     _check_number_of_units(unit, tuple(sizes), tuple(sizes.values()))
     for name in sizes:
-        if problem := classification_problem(unit, name):
+        if problem := _split_problem(unit, name):
             raise KernelError(
                 f"kernel {unit.name!r}, dispatch {name!r}: policy 'segmented' needs the class of "
                 f"every position before the run, but {problem}; "
@@ -156,9 +156,10 @@ def split(unit: ir.Unit, groups: Iterable[str], names: ExtraNames) -> Segmentati
     ------
     KernelError
         If there are more than `MAXIMUM_UNITS` joint classes, or the class of a dispatch is not
-        known before the run (see `classification_problem`).
+        known before the run: it has a `classification_problem`, or is in a loop that changes it.
     """
     chosen = check_split(unit, groups)
+    unit = _with_early_selectors(unit, set(chosen))
     found = tuple(chosen)
     sizes = tuple(chosen.values())
     switched = replace(unit, body=_with_switches(unit.body, found))
@@ -188,6 +189,22 @@ def classification_problem(unit: ir.Unit, group: str) -> str:
     """
     if _is_in_loop(unit.body.body, group):
         return "it is in a loop"
+    return _late_class_problem(unit, group)
+
+
+def _split_problem(unit: ir.Unit, group: str) -> str:
+    """Say why a unit cannot be split by the class of a dispatch, or ``""``.
+
+    In a loop a position has one class where nothing that the loop changes decides it.
+    """
+    early = _with_early_selectors(unit, {group})
+    changing = _defined_in_loops(early.body.body)
+    if any(d.name == group and d.selector in changing for d in dispatch_groups(early)):
+        return "it is in a loop, which may change its class"
+    return _late_class_problem(early, group)
+
+
+def _late_class_problem(unit: ir.Unit, group: str) -> str:
     body, classes = _with_classes(unit, [group], 0, fresh_values(unit))
     needed = {value for s in statements(_slice(body, classes, set())) for value in s.results}
     late = _late_load(body, needed, set(unit.arrays), set())
@@ -348,7 +365,8 @@ def _with_classes(
 ) -> tuple[list[ir.Statement], list[Value]]:
     """Give the body of a unit that also computes the class of each of `groups`, and the classes.
 
-    The class is `elsewhere` where control does not reach the dispatch. None is in a loop.
+    The class is `elsewhere` where control does not reach the dispatch. Of dispatches in loops the
+    selector is known before.
     """
     body, classes = _classified(unit.body.body, set(groups), elsewhere, fresh)
     return body, [classes[group] for group in groups]
@@ -364,6 +382,12 @@ def _classified(
     for statement in body:
         if isinstance(statement, ir.Dispatch) and statement.name in groups:
             classes[statement.name] = write.class_of(statement)
+        if isinstance(statement, ir.For | ir.While):
+            for each in statements([statement]):
+                if isinstance(each, ir.Dispatch) and each.name in groups:
+                    classes[each.name] = write.class_of(each)
+            write.body.append(statement)
+            continue
         blocks = [_classified(r.body, groups, elsewhere, fresh) for r in statement.regions]
         inner = [name for _, found in blocks for name in found]
         if not inner:
@@ -390,6 +414,67 @@ def _is_in_loop(body: Iterable[ir.Statement], group: str) -> bool:
         for region in loop.regions
         for inner in statements(region.body)
     )
+
+
+def _defined_in_loops(body: Iterable[ir.Statement]) -> set[Value]:
+    """What is defined anew in each round of a loop."""
+    return {
+        value
+        for loop in statements(body)
+        if isinstance(loop, ir.For | ir.While)
+        for region in loop.regions
+        for value in _defined_in(region)
+    }
+
+
+def _defined_in(region: ir.Region) -> Iterator[Value]:
+    yield from region.parameters
+    for statement in region.body:
+        yield from statement.results
+        for inner in statement.regions:
+            yield from _defined_in(inner)
+
+
+def _with_early_selectors(unit: ir.Unit, groups: set[str]) -> ir.Unit:
+    """Compute the selectors of dispatches before the loops around them, where that is possible.
+
+    It is where a selector is computed, without memory, from what was there before the loop.
+    """
+    return replace(unit, body=replace(unit.body, body=tuple(_early(unit.body.body, groups))))
+
+
+def _early(body: Iterable[ir.Statement], groups: set[str]) -> Iterator[ir.Statement]:
+    for statement in body:
+        if isinstance(statement, ir.For | ir.While):
+            yield from _early_of_loop(statement, groups)
+            continue
+        regions = [replace(r, body=tuple(_early(r.body, groups))) for r in statement.regions]
+        yield with_regions(statement, regions)
+
+
+def _early_of_loop(loop: ir.For | ir.While, groups: set[str]) -> Iterator[ir.Statement]:
+    inside = list(statements([loop]))
+    changing = _defined_in_loops([loop])
+    pure = {each.results[0]: each for each in inside if ir.is_pure(each)}
+    early: dict[Value, ir.Statement] = {}
+
+    def is_early(value: Value) -> bool:
+        if value not in changing or value in early:
+            return True
+        definition = pure.get(value)
+        if definition is None or not all(map(is_early, definition.operands)):
+            return False
+        early[value] = definition
+        return True
+
+    for each in inside:
+        if isinstance(each, ir.Dispatch) and each.name in groups:
+            is_early(each.selector)
+    yield from early.values()
+    regions = [
+        rewritten(r, lambda _, s: () if early.keys() & {*s.results} else (s,)) for r in loop.regions
+    ]
+    yield with_regions(loop, regions)
 
 
 def _slice(

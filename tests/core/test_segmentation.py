@@ -458,7 +458,8 @@ def test_a_dispatch_in_a_loop_is_refused() -> None:
         split(unit_of(looping), ["law"], NAMES)
     assert str(caught.value) == (
         "kernel 'looping', dispatch 'law': policy 'segmented' needs the class of every position "
-        "before the run, but it is in a loop; use 'switch', 'predicated' or 'auto'"
+        "before the run, but it is in a loop, which may change its class; use 'switch', "
+        "'predicated' or 'auto'"
     )
 
 

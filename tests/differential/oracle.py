@@ -205,8 +205,6 @@ _MAKERS: tuple[Callable[[str], tn.Kernel], ...] = (
     *(chosen_by_speed, in_place, assigned_before, looked_up),
 )
 KERNELS = {make.__name__: make for make in _MAKERS}
-IN_A_LOOP = ("loop", "lpd")
-"""A sample has many classes there, so that it cannot be sorted by them."""
 
 
 @functools.cache
@@ -314,20 +312,11 @@ def mix_of(name: str) -> Arguments:
     return mix
 
 
-def can_be_called(kernel: str, *policies: str) -> bool:
-    return kernel not in IN_A_LOOP or "segmented" not in policies
-
-
-CALLS = [(name, p) for name, kernel in VALUES.items() for p in POLICIES if can_be_called(kernel, p)]
+CALLS = [(name, p) for name in VALUES for p in POLICIES]
 COMBINATIONS = [(policy, "") for policy in POLICIES]
 COMBINATIONS += [("auto", policy) for policy in POLICIES if policy != "auto"]
 """The policy of a kernel, and that of its reverse pass where that has its own."""
-DERIVATIVE_CALLS = [
-    (name, *policies)
-    for name, kernel in DERIVATIVES.items()
-    for policies in COMBINATIONS
-    if can_be_called(kernel, *policies)
-]
+DERIVATIVE_CALLS = [(name, *policies) for name in DERIVATIVES for policies in COMBINATIONS]
 
 
 @pytest.mark.filterwarnings("ignore:kernel .* runs on:turnout.PerformanceWarning")
@@ -386,14 +375,6 @@ class OracleTests:
         given = {**inputs_of("vjp-drag-v"), "dispatch0_mix": np.zeros(3, np.uint32)}
         found = call(derivative("drag", ("v",), policy, ""), given, device)
         assert found["dispatch0_mix"].tolist() == [2, 2, 2]
-
-    @pytest.mark.parametrize("kernel", IN_A_LOOP)
-    def test_a_dispatch_in_a_loop_cannot_be_segmented(self, kernel: str, device: str) -> None:
-        name = {"loop": "loop-fixed-class", "lpd": "vjp-loop"}[kernel]
-        given = {k: v for k, v in inputs_of(name).items() if not k.startswith("bar_")}
-        given.setdefault("y", np.zeros_like(given["v"]))
-        with pytest.raises(tn.KernelError, match=r"dispatch 'dispatch0'.*it is in a loop"):
-            call(made(kernel, "segmented"), given, device)
 
     # -- units that are run by hand
 
