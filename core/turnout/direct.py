@@ -22,6 +22,7 @@ from . import ir
 from .records import record
 
 if TYPE_CHECKING:
+    from .decision_table import DecisionTable
     from .hooks import Binary, Launcher, Target
 
 NO_DEFAULT: Any = Parameter.empty
@@ -207,3 +208,36 @@ class DirectCall:
     fallback: Callable[..., Any]
     cached: Callable[[str, Callable[[], Binary]], Binary]
     limit: CallLimit | None = None
+
+
+@record
+class DecidedCalls:
+    """Everything about the decided calls of an operation.
+
+    A decided call looks a decision up under its geometry. A plugin may offer
+    (`turnout.offers.offer_decided_calls`) to make a builtin that does so in machine code, and
+    becomes the ``__call__`` of the operation. It runs what it finds in the table; whatever it does
+    not find there, or is rare, it hands to ``fallback``.
+
+    Attributes
+    ----------
+    name : str
+        Name of the operation.
+    arrays : tuple of str
+        The first parameters, which must be arrays of NumPy's own type.
+    optional : tuple of str
+        The others, whose defaults are None; of them the key tells whether they are None.
+    device : DeviceChoice
+        Whether the device in force is the one of these decisions.
+    table : DecisionTable
+        The functions are called with all arguments by position.
+    fallback : callable
+        Takes any call, with the arguments as they were given.
+    """
+
+    name: str
+    arrays: tuple[str, ...]
+    optional: tuple[str, ...]
+    device: DeviceChoice
+    table: DecisionTable
+    fallback: Callable[..., Any]

@@ -27,6 +27,7 @@ from . import implementations as outside
 from .compatibility import Implementation, checks, narrow, nothing_compatible
 from .errors import CallError, ConfigurationError, KernelError, warn_the_caller
 from .explain import Explanation, explain
+from .front import Front, front_of
 from .operation_pickling import reduced, restore
 from .preparation import Preparation
 from .ranking import median
@@ -98,6 +99,7 @@ class PerformanceDispatcher(Generic[P, R]):
         self._warned_of_refusals: set[str] = set()
         self._is_debugging = False
         self._preparation = Preparation(self, lambda: self._tuner.candidates, self._remove)
+        self._front = front_of(self.__name__, self.__signature__, get_geometry, self._install_front)
         self._generate_call()
 
     if TYPE_CHECKING:
@@ -311,7 +313,7 @@ class PerformanceDispatcher(Generic[P, R]):
     def _count_force(self, change: int) -> None:
         with self._registration:
             self._forces += change
-            self._generate_call()
+            self._set_call()
 
     def tune(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """Measure now, on copies of the arguments, and decide.
@@ -384,17 +386,41 @@ class PerformanceDispatcher(Generic[P, R]):
     # -- calls
 
     def _generate_call(self) -> None:
+        self._decided_call = self._generated(self._tuner.decided)
+        front = self._front_in_use()
+        if front is not None:
+            self._decided_call = front.entry(self._decided_call)
+        self._set_call()
+
+    def _set_call(self) -> None:
+        call = self._generated({}) if self._forces else self._decided_call
+        type(self).__call__ = staticmethod(call)  # type: ignore[method-assign]
+
+    def _generated(self, decided: Mapping[Hashable, Decided[Implementation]]) -> Callable[..., Any]:
+        front = self._front_in_use()
         call = generate_call(
             self.__signature__,
             self._get_geometry,
             checks(self._tuner.candidates),
-            self._tuner.decided if not self._forces else {},
+            decided,
             self._settings.plan,
             self._settings.clock,
             self._call_undecided,
+            None if front is None else front.lend,
         )
         call.__qualname__ = self.__qualname__  # what Python's own TypeErrors show
-        type(self).__call__ = staticmethod(call)  # type: ignore[method-assign]
+        return call
+
+    def _front_in_use(self) -> Front | None:
+        """The front, where the geometry alone tells which decision holds."""
+        front = self._front
+        if front is None or not front.is_possible or self._settings.plan.repeat_after_seconds:
+            return None
+        return None if checks(self._tuner.candidates) else front
+
+    def _install_front(self) -> None:
+        with self._registration:
+            self._generate_call()
 
     def standing(
         self, geometry: Hashable, arguments: Sequence[Any], keywords: Mapping[str, Any]
@@ -551,6 +577,8 @@ class PerformanceDispatcher(Generic[P, R]):
     def _forget_other_threads(self) -> None:
         self._registration = threading.Lock()
         self._preparation.forget_other_threads()
+        if self._front is not None:
+            self._front.forget_other_threads()
 
     def _report(self, decision: Decision) -> None:
         if not self._is_debugging:

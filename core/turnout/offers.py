@@ -1,4 +1,6 @@
-"""What plugins offer besides the hooks: operations of `turnout.ops`, compiled for one exact size.
+"""What plugins offer besides the hooks: code for operations of `turnout.ops`.
+
+That is operations compiled for one exact size, and builtins that find decisions.
 
 A function of the entry-point group ``turnout.implementations`` calls `offer_compiled_operation`;
 `turnout.ops` asks for the offer of the backend that a call runs on.
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .direct import DecidedCalls
 from .errors import ConfigurationError
 from .hooks import Device
 from .records import record
@@ -91,6 +94,50 @@ def offer_compiled_operation(operation: str, backend: str, compile: CompileOpera
             "compile(sizes, dtype, device, otherwise)"
         )
     _offers[operation, backend] = compile
+
+
+MakeDecidedCalls = Callable[[DecidedCalls], Callable[..., Any] | None]
+"""``make(calls)`` returns a builtin that finds decisions natively, or None where none can be made
+in this interpreter."""
+
+_decided_calls: dict[tuple[str, str], MakeDecidedCalls] = {}
+
+
+def offer_decided_calls(operation: str, backend: str, make: MakeDecidedCalls) -> None:
+    """Offer to find the decisions of an operation of `turnout.ops` natively.
+
+    Call it where `offer_compiled_operation` is called. A later offer for the same backend takes the
+    place of an earlier one.
+
+    Parameters
+    ----------
+    operation : str
+    backend : str
+        The name of the backend on whose devices the calls run; they work in the host's memory.
+    make : callable
+        ``make(calls)`` takes a `turnout.plugin.DecidedCalls`. It is called once the operation has
+        its first decision.
+
+    Raises
+    ------
+    ConfigurationError
+        When `make` cannot be called.
+    """
+    if not callable(make):
+        raise ConfigurationError(
+            f"offer_decided_calls: {make!r} cannot be called: give a function make(calls)"
+        )
+    _decided_calls[operation, backend] = make
+
+
+def is_any_offered(operation: str) -> bool:
+    """Whether plugins find the decisions of an operation for any backend."""
+    return any(name == operation for name, _ in _decided_calls)
+
+
+def offered_decided_calls(operation: str, backend: str) -> MakeDecidedCalls | None:
+    """Return how the plugins of a backend find decisions; None where they do not."""
+    return _decided_calls.get((operation, backend))
 
 
 def offered(operation: str, backend: str) -> CompileOperation | None:

@@ -45,7 +45,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import ir
-from .direct import NO_DEFAULT, CallLimit, DirectCall, DirectParameter, DirectRun
+from .direct import NO_DEFAULT, CallLimit, DecidedCalls, DirectCall, DirectParameter, DirectRun
 from .errors import BackendError, CallError, CompileError, Unavailable
 from .hooks import (
     Binary,
@@ -60,7 +60,13 @@ from .hooks import (
     hookimpl,
 )
 from .ir import OPERATIONS, Operation, format_unit, statements
-from .offers import CompiledOperation, CompileOperation, offer_compiled_operation
+from .offers import (
+    CompiledOperation,
+    CompileOperation,
+    MakeDecidedCalls,
+    offer_compiled_operation,
+    offer_decided_calls,
+)
 from .slots import packer
 from .threads import num_threads, on_num_threads_change
 
@@ -92,12 +98,14 @@ __all__ = [
     "CompileError",
     "CompileOperation",
     "CompiledOperation",
+    "DecidedCalls",
     "Device",
     "DirectCall",
     "DirectParameter",
     "DirectRun",
     "IndexViolation",
     "Launcher",
+    "MakeDecidedCalls",
     "Memory",
     "Operation",
     "Options",
@@ -113,6 +121,7 @@ __all__ = [
     "ir",
     "num_threads",
     "offer_compiled_operation",
+    "offer_decided_calls",
     "on_num_threads_change",
     "packer",
     "statements",

@@ -128,6 +128,7 @@ def generate_call(
     plan: TrialPlan,
     clock: Clock,
     call_undecided: Callable[[Hashable, list[Any], dict[str, Any]], Any],
+    lend: Callable[[Any, Decided[Any]], bool] | None = None,
 ) -> Callable[..., Any]:
     """Generate the function that is called when the operation is called.
 
@@ -162,6 +163,9 @@ def generate_call(
         Say when a decision expires.
     call_undecided : callable
         Called with geometry, positional and keyword arguments when no decision holds.
+    lend : callable, optional
+        Called with geometry and decision; returns whether that holds for this call. It lets native
+        code find the decision from now on.
 
     Returns
     -------
@@ -180,6 +184,7 @@ def generate_call(
         "clock": clock,
         "dict": dict,
         "call_undecided": call_undecided,
+        "lend": lend,
     }
     geometry = f"$get_geometry({arguments})"
     written_out = getattr(get_geometry, _EXPRESSION, None)
@@ -200,7 +205,9 @@ def generate_call(
     if plan.repeat_after_seconds:
         holds += " and $clock() < $decided.expires"
     # A loop that is left at once takes the next one of the granted calls, faster than `next`.
-    count = "for $_ in $decided.calls: " if plan.counts_calls else ""
+    count = "for $_ in $decided.calls: " if plan.counts_calls and lend is None else ""
+    if lend is not None:
+        holds += " and $lend($geometry, $decided)"
     lines += [
         "    try:",
         f"        $decided = $decisions[{f'({key})' if checks else key}]",
@@ -247,10 +254,25 @@ def generate_flat_geometry(
     flat = f"({_DEVICE}, {', '.join(parts)})"
     nested = ", ".join([*values, _nested(prototype)])
     otherwise = f"({nested})" if values else nested
-    return _geometry_function(prototype, f"{flat} if {are_arrays} else {otherwise}")
+    function = _geometry_function(prototype, f"{flat} if {are_arrays} else {otherwise}")
+    if not values and all(p.default in (None, Parameter.empty) for p in parameters):
+        function.__dict__[_FLAT] = tuple(arrays), tuple(optional)
+    return function
+
+
+def flat_parts(
+    get_geometry: Callable[..., Hashable],
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return which parameters of a flat geometry are arrays, and which are optional.
+
+    None for any other geometry.
+    """
+    found: tuple[tuple[str, ...], tuple[str, ...]] | None = getattr(get_geometry, _FLAT, None)
+    return found
 
 
 _EXPRESSION = "__turnout_expression__"
+_FLAT = "__turnout_flat__"
 _DEVICE = "($used() or $state.default or $find_default()).name"
 """`active_name`, written out."""
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from .decision_table import UNLIMITED, DecisionTable, Loan
 from .errors import BackendError, CallError, PlacementError
 from .ranking import median
 from .records import record
@@ -133,7 +134,17 @@ class Decided(Generic[C]):
     out the test of a limit that the plan does not set.
     """
 
-    __slots__ = ("calls", "candidate", "decision", "due", "expires", "function", "granted")
+    __slots__ = (
+        "_loan",
+        "calls",
+        "candidate",
+        "decision",
+        "due",
+        "expires",
+        "function",
+        "granted",
+        "is_dropped",
+    )
 
     def __init__(self, candidate: C, decision: Decision) -> None:
         self.candidate = candidate
@@ -143,6 +154,8 @@ class Decided(Generic[C]):
         self.decision = decision
         self.expires = math.inf
         self.due = math.inf  # with a budget: no evaluation before this time
+        self.is_dropped = False  # whether `Tuner.decided` has it no more
+        self._loan: Loan | None = None
         self.grant(None)
 
     def _make(self, *arguments: Any, **keywords: Any) -> Any:
@@ -157,12 +170,49 @@ class Decided(Generic[C]):
     @property
     def remaining(self) -> int:
         """How many of the granted calls are left."""
-        return 0 if self.granted is None else operator.length_hint(self.calls)
+        if self.granted is None:
+            return 0
+        lent = 0 if self._loan is None else self._loan.left
+        return operator.length_hint(self.calls) + lent
 
     def spend(self, calls: int) -> None:
         """Count calls that were made without taking them from `calls`, all at once."""
         if self.granted is not None:
+            self._take_back()
             self.calls = iter(range(max(0, self.remaining - calls)))
+
+    def use(self) -> bool:
+        """Take one of the granted calls; returns whether there was one."""
+        return next(self.calls, None) is not None
+
+    def lend(self, table: DecisionTable, key: Sequence[int]) -> bool:
+        """Take one of the granted calls, and let those who read a table take all others."""
+        self._take_back()
+        if not self.use():
+            return False
+        if self.function == self._make:
+            return True  # this call makes the function
+        left = UNLIMITED
+        if self.granted is not None:
+            left, self.calls = operator.length_hint(self.calls), iter(())
+        self._loan = table.lend(key, self.function, left)
+        if self.is_dropped:  # since it was looked up
+            self._take_back()
+        return True
+
+    def drop(self) -> None:
+        """Let nobody find this decision any more."""
+        self.is_dropped = True
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Take back the calls that were lent and not made."""
+        loan, self._loan = self._loan, None
+        if loan is None:
+            return
+        left = loan.end()
+        if self.granted is not None:
+            self.calls = iter(range(operator.length_hint(self.calls) + left))
 
     @property
     def elapsed_ns(self) -> float:
@@ -171,6 +221,28 @@ class Decided(Generic[C]):
         if self.granted is None or not samples:
             return 0.0
         return (self.granted - self.remaining) * median(samples)
+
+
+class _Decisions(dict[Hashable, "Decided[C]"]):
+    """Decisions by key; drops those that it loses."""
+
+    def __setitem__(self, key: Hashable, decided: Decided[C]) -> None:
+        before = self.get(key)
+        super().__setitem__(key, decided)
+        if before is not None and before is not decided:
+            before.drop()
+
+    def take(self, key: Hashable) -> Decided[C] | None:
+        """Remove a decision, and return it."""
+        decided = self.pop(key, None)
+        if decided is not None:
+            decided.drop()
+        return decided
+
+    def take_all(self) -> None:
+        """Remove all decisions."""
+        for key in list(self):
+            self.take(key)
 
 
 class _Turn(NamedTuple, Generic[C]):
@@ -238,7 +310,7 @@ class Tuner(Generic[C]):
     ) -> None:
         check_count("max_geometries", max_geometries, at_least=1)
         self.candidates: tuple[C, ...] = ()
-        self.decided: dict[Hashable, Decided[C]] = {}
+        self.decided: _Decisions[C] = _Decisions()
         self._plan = plan
         self._report = report
         self._clock = clock
@@ -283,13 +355,14 @@ class Tuner(Generic[C]):
             for key, old in self.decided.items():
                 new = Decided(renewed.get(old.candidate.name, old.candidate), old.decision)
                 new.expires, new.due = old.expires, old.due
+                old.drop()
                 new.granted, new.calls = old.granted, old.calls
                 self.decided[key] = new
 
     def reset(self) -> None:
         """Forget all decisions and samples; the candidates stay."""
         with self._lock:
-            self.decided.clear()
+            self.decided.take_all()
             self._trials.clear()
 
     def _forget_decisions(self) -> None:
@@ -298,11 +371,13 @@ class Tuner(Generic[C]):
             if trials is not None:
                 self._retire(key, trials)
                 trials.keys.discard(key)
-        self.decided.clear()
+        self.decided.take_all()
 
     def _retire(self, key: Hashable, trials: Trials[C]) -> None:
         """Drop a decision, and account for the calls that it served."""
-        trials.decided_ns += self.decided.pop(key).elapsed_ns
+        decided = self.decided.take(key)
+        if decided is not None:
+            trials.decided_ns += decided.elapsed_ns
 
     # -- one call
 
@@ -371,7 +446,7 @@ class Tuner(Generic[C]):
             if len(self._trials) >= self._max_geometries:
                 oldest = self._trials.pop(next(iter(self._trials)))
                 for key in oldest.keys:
-                    self.decided.pop(key, None)
+                    self.decided.take(key)
             trials = self._trials[geometry] = Trials(self._plan)
         return trials
 

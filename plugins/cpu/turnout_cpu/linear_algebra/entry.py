@@ -27,7 +27,7 @@ from .large_matmul import Tiling
 
 Builtin = Callable[..., Any]
 
-_IS_C_CONTIGUOUS = 0x1
+IS_C_CONTIGUOUS = 0x1
 _TP_ALLOC = 47
 """Number of the slot of a type that holds the function which makes its objects."""
 
@@ -106,7 +106,7 @@ class OperationText(EntryText):
     def are_contiguous(self, *places: int) -> str:
         """Whether arrays lie in C's order without gaps."""
         flags = (self.field(self.objects[n], layout.ARRAY_FLAGS, "i32") for n in places)
-        return self.all_of(self.has_flag(each, _IS_C_CONTIGUOUS) for each in flags)
+        return self.all_of(self.has_flag(each, IS_C_CONTIGUOUS) for each in flags)
 
     def write_return(self) -> None:
         """Return the last argument."""
@@ -210,7 +210,7 @@ def matmul(
     # Python finds that there is no memory, and says so.
     text.require(text.value(f"icmp eq i64 {text.value(f'load i64, ptr {failed}')}, 0"))
     text.write_return()
-    return _builtin(text, small)
+    return made_builtin(text, small)
 
 
 def gemv(
@@ -235,7 +235,7 @@ def gemv(
     slots += [("ptr", out.data), ("i64", a.extents[0]), ("i64", a.extents[1])]
     text.run_alone(run, entry, slots)
     text.write_return()
-    return _builtin(text, codes)
+    return made_builtin(text, codes)
 
 
 def dot(
@@ -256,7 +256,7 @@ def dot(
     place = text.value(f"getelementptr i8, ptr {made}, i64 {layout.SCALAR_VALUE}")
     text.write(f"store {element} {total}, ptr {place}")
     text.write(f"ret ptr {made}")
-    return _builtin(text, code)
+    return made_builtin(text, code)
 
 
 @functools.cache
@@ -267,7 +267,8 @@ def _allocator(dtype: ir.DType) -> int:
     return int(address)
 
 
-def _builtin(text: OperationText, owned: object) -> Builtin:
+def made_builtin(text: EntryText, owned: object) -> Builtin:
+    """Make the builtin of a text that is complete but for the ways out to Python."""
     text.leave()
     code = entry_code(text.definition(), NAME)
     table = struct.pack(f"={len(text.words)}Q", *text.words)
