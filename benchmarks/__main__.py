@@ -30,6 +30,7 @@ GROUPS = (
     "policies",
     "operations",
     "stacks",
+    "reductions",
     "kernels",
     "specialised",
     "opencl",

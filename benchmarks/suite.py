@@ -13,6 +13,7 @@ from . import (
     operations,
     policies,
     ready,
+    reductions,
     specialised,
     stacks,
 )
@@ -61,6 +62,7 @@ GROUPS: dict[str, Group] = {
     policies.GROUP: policies.measure,
     operations.GROUP: operations.measure,
     stacks.GROUP: stacks.measure,
+    reductions.GROUP: reductions.measure,
     KERNELS: measure_kernels,
     specialised.GROUP: specialised.measure,
     opencl.GROUP: opencl.measure,
