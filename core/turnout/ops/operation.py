@@ -10,8 +10,10 @@ import numpy as np
 
 from ..backends import DeviceContext, active, home
 from ..errors import CallError
-from ..perf import PerformanceDispatcher, perf_dispatch
+from ..perf import PerformanceDispatcher
+from ..settings import settings
 from ..signatures import generate_flat_geometry
+from ..tuning import TrialPlan
 from ..written import Mutates
 
 P = ParamSpec("P")
@@ -20,6 +22,9 @@ R = TypeVar("R")
 PACKAGE = "turnout.ops"
 
 FLOATS = tuple(np.dtype(name) for name in ("float32", "float64"))
+_BUDGET = 0.01
+"""Share of the time that looking at a decision again may take."""
+
 INTEGERS = tuple(np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64))
 
 
@@ -29,8 +34,9 @@ def operation(
     """Make an operation that is called ``turnout.ops.<name>``; a decorator, like `perf_dispatch`.
 
     Its calls are raced until the difference is resolved: they are short, and one sample would tell
-    little. Then the decision holds, because counting calls until the next race would be a tenth of
-    what a decided call costs. The geometry does not tell what ``out`` is, nor the types of arrays
+    little. Where all others are clearly slower, the decision holds; where not, it is looked at
+    again, ever more rarely, because what happened beside the first race may have spoiled it. The
+    geometry does not tell what ``out`` is, nor the types of arrays
     after the first: implementations see to these themselves.
 
     Parameters
@@ -43,14 +49,13 @@ def operation(
 
     def decorate(prototype: Callable[P, R]) -> PerformanceDispatcher[P, R]:
         prototype.__module__ = PACKAGE
-        return perf_dispatch(
-            get_geometry_hash=generate_flat_geometry(inspect.signature(prototype)),
+        given = settings(
+            generate_flat_geometry(inspect.signature(prototype)),
+            TrialPlan(warmup=1, active="auto", exploration_budget=_BUDGET, settles=True),
             mutates=mutates,
             check=check,
-            warmup=1,
-            active="auto",
-            exploration_budget=0,
-        )(prototype)
+        )
+        return PerformanceDispatcher(prototype, given)
 
     return decorate
 
