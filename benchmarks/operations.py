@@ -25,6 +25,8 @@ LENGTHS = (16, 64, 256, 1024, 4096, 65_536, 4_000_000)
 MATRIX_SIDES = (16, 64, 256, 1024, 4096)
 
 LARGEST_SMALL_SIDE = 64
+LEAST_SIDE_TO_PICK = 32
+"""Side from which on an operation takes hardly longer than what it picks."""
 LARGEST_CACHED_LENGTH = 4096
 LARGEST_OF_LOOPS = 256
 """Side of the largest matrices that plain loops multiply; they take too long for larger ones."""
@@ -73,6 +75,7 @@ def _problems() -> Iterator[Problem]:
         for side in SIDES:
             a, b = random.random((2, side, side)).astype(dtype)
             is_small = side <= LARGEST_SMALL_SIDE
+            picks = side >= LEAST_SIDE_TO_PICK
             yield Problem(
                 f"matmul {suffix}",
                 side,
@@ -86,7 +89,7 @@ def _problems() -> Iterator[Problem]:
                 },
                 [
                     Target(NUMPY, 1.0 if is_small else 0.9),
-                    *([] if is_small else [Target(SUBJECT, 0.9, OPERATION, OPERATION)]),
+                    *([Target(SUBJECT, 0.95, OPERATION, OPERATION)] if picks else []),
                 ],
             )
         for length in LENGTHS:

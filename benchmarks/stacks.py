@@ -36,7 +36,7 @@ PRODUCT_SIDES = (3, 4, 6, 8, 12)
 FACTOR_SIDES = (3, 6, 12)
 PROMISED_SIDE, PROMISED_RATIO = 6, 3.0
 
-OVERHEAD_SIDES = (4, 8, 16)
+OVERHEAD_SIDES = (4, 8, 16, 32, 48)
 OVERHEAD_AT_MOST_NS = 400.0
 OVERHEAD = "turnout.ops.matmul, overhead"
 CODE = "the code alone"

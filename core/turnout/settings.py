@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -43,14 +44,14 @@ class Settings:
 def settings(
     get_geometry_hash: Callable[..., Hashable] | None,
     plan: TrialPlan,
-    max_geometries: int,
-    timer: Timer | None,
-    clock: Clock,
-    mutates: Mutates | None,
-    verify: Any,
-    reference: str | None,
-    tolerances: Mapping[Any, Any] | None,
-    check: Callable[..., object] | None,
+    max_geometries: int = 1024,
+    timer: Timer | None = None,
+    clock: Clock = time.monotonic,
+    mutates: Mutates | None = None,
+    verify: Any = "never",
+    reference: str | None = None,
+    tolerances: Mapping[Any, Any] | None = None,
+    check: Callable[..., object] | None = None,
 ) -> Settings:
     """Check what does not depend on the prototype.
 

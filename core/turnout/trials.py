@@ -60,6 +60,9 @@ class TrialPlan:
         where no ``repeat_after`` is given; 0: never repeat the trials.
     recent_samples : int
         How many of a candidate's latest samples count, however many evaluations they come from.
+    settles : bool
+        Whether decisions on a budget become final: where all others are clearly slower at once; and
+        where not, each evaluation that confirms one doubles the time until the next.
 
     Raises
     ------
@@ -73,6 +76,7 @@ class TrialPlan:
     repeat_after_seconds: float | None = None
     exploration_budget: float = 0.05
     recent_samples: int = ranking.TIE_FROM
+    settles: bool = False
 
     def __post_init__(self) -> None:
         check_count("warmup", self.warmup, at_least=0)
@@ -228,6 +232,7 @@ class Trials(Generic[C]):
         "_repeated",
         "admitted",
         "admitting",
+        "confirmations",
         "decided_ns",
         "explored_ns",
         "failures",
@@ -265,6 +270,7 @@ class Trials(Generic[C]):
         self.regime: Regime = "calls"  # of the latest samples
         self.is_recalled = False  # whether earlier processes were asked what they know
         self.origin = ""  # of what they knew
+        self.confirmations = 0  # evaluations in a row that chose the one in use
         self.waited_ns = 0.0  # what calls took while candidates were not yet worth making
 
     # -- what is tried next
@@ -438,6 +444,16 @@ class Trials(Generic[C]):
         if others:
             reason += f"; no significant difference to {', '.join(others)}"
         return winner, reason
+
+    def is_clear(self, candidates: Sequence[C], winner: C) -> bool:
+        """Whether more samples could hardly change that a candidate is the fastest."""
+        measured = self._measured(candidates)
+        own = measured[winner]
+        return all(
+            ranking.is_clearly_slower(samples, own)
+            for candidate, samples in measured.items()
+            if candidate is not winner
+        )
 
     def decision(
         self, geometry: Hashable, candidates: Sequence[C], chosen: C | None, reason: str

@@ -54,8 +54,11 @@ Clock = Callable[[], float]
 _WAITING_CALL_NS = 5_000
 """What a call takes in turnout itself while nothing is decided."""
 
-_CALLS_BETWEEN_LOOKS = 1000
-"""How often the clock is looked at when an evaluation is paid for but not yet due."""
+_LEAST_CALLS_BETWEEN_LOOKS = 1000
+"""How often the clock is looked at, at most, when an evaluation is paid for but not yet due."""
+
+_LOOK_NS = 10_000
+"""What that takes."""
 
 
 @record
@@ -606,11 +609,15 @@ class Tuner(Generic[C]):
         decision = trials.decision(case.geometry, candidates, winner, reason)
         decided = Decided(winner, decision)
         plan = self._plan
+        is_confirmed = winner is trials.incumbent
+        trials.confirmations = trials.confirmations + 1 if is_confirmed else 0
         if plan.is_budgeted:
-            decided.due = self._clock() + DEFAULT_SECONDS
+            doublings = trials.confirmations if plan.settles else 0
+            decided.due = self._clock() + DEFAULT_SECONDS * 2**doublings
         elif plan.repeat_after_seconds:
             decided.expires = self._clock() + plan.repeat_after_seconds
-        if plan.counts_calls:
+        is_final = plan.settles and trials.is_clear(candidates, winner)
+        if plan.counts_calls and not is_final:
             decided.grant(
                 plan.repeat_after_count or trials.calls_before_repeating(candidates, winner)
             )
@@ -640,12 +647,17 @@ class Tuner(Generic[C]):
             return True
         trials.decided_ns += decided.elapsed_ns
         if self._clock() < decided.due:
-            decided.grant(_CALLS_BETWEEN_LOOKS)
+            decided.grant(self._calls_between_looks(decided))
             return False
         candidates = trials.qualified(case.candidates)
         missing = trials.calls_before_repeating(candidates, decided.candidate)
         decided.grant(missing)
         return not missing
+
+    def _calls_between_looks(self, decided: Decided[C]) -> int:
+        """Calls that take a hundred times as long as one in which the clock is looked at."""
+        call_ns = max(1.0, median(decided.decision.samples[decided.candidate.name]))
+        return max(_LEAST_CALLS_BETWEEN_LOOKS, math.ceil(100 * _LOOK_NS / call_ns))
 
     def settle(self, case: Case[C], candidate: C, reason: str) -> None:
         """Decide for `candidate` for good, without trials."""

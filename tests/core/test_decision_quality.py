@@ -266,6 +266,47 @@ def test_the_default_waits_for_a_second_and_for_the_budget() -> None:
     assert rare.timed[2:] == ["c0", "c1"]  # after a warm-up each
 
 
+SETTLING = TrialPlan(active="auto", exploration_budget=0.01, settles=True)
+
+
+def test_clear_decisions_become_final_at_once() -> None:
+    simulation = Simulation(SETTLING, (100.0, 200.0), seed=0)
+    simulation.evaluate()
+    simulation.timed.clear()
+    for _ in range(5000):
+        simulation.now += 10
+        simulation.call()
+    assert not simulation.timed
+
+
+def test_close_decisions_are_looked_at_ever_more_rarely() -> None:
+    simulation = Simulation(SETTLING, (100.0, 110.0), seed=0)
+    simulation.evaluate()
+    moments = []
+    for _ in range(6000):
+        count = len(simulation.decisions)
+        simulation.now += 0.01
+        for _ in range(100):
+            simulation.call()
+        if len(simulation.decisions) > count:
+            moments.append(simulation.now)
+    waits = [later - earlier for earlier, later in itertools.pairwise(moments)]
+    assert 3 <= len(waits) <= 5
+    assert all(later > 1.8 * earlier for earlier, later in itertools.pairwise(waits))
+
+
+def test_a_choice_that_noise_made_is_corrected() -> None:
+    simulation = Simulation(SETTLING, (120.0, 100.0), seed=0)
+    simulation.times_us["c1"] = 130.0  # something else ran while it was tried
+    assert simulation.evaluate() == "c0"
+    simulation.times_us["c1"] = 100.0
+    found = []
+    for _ in range(4):
+        simulation.now += 8
+        found.append(simulation.evaluate())
+    assert found[-1] == "c1"
+
+
 def test_those_that_are_clearly_slower_are_hardly_tried_again() -> None:
     simulation = Simulation(ADAPTIVE, (1000.0, 100.0, 101.0), seed=0)
     simulation.evaluate()

@@ -12,8 +12,10 @@ import numpy as np
 from ..backends import DeviceContext, active, home
 from ..errors import CallError
 from ..kernel import Kernel
-from ..perf import PerformanceDispatcher, perf_dispatch
+from ..perf import PerformanceDispatcher
+from ..settings import settings
 from ..signatures import generate_flat_geometry
+from ..tuning import TrialPlan
 from ..written import Mutates
 
 P = ParamSpec("P")
@@ -23,6 +25,9 @@ PACKAGE = "turnout.ops"
 
 FLOATS = tuple(np.dtype(name) for name in ("float32", "float64"))
 INTEGERS = tuple(np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64))
+
+_BUDGET = 0.01
+"""Share of the time that looking at a decision again may take."""
 
 
 def operation(
@@ -34,9 +39,10 @@ def operation(
     """Make an operation that is called ``turnout.ops.<name>``; a decorator, like `perf_dispatch`.
 
     Its calls are raced until the difference is resolved: they are short, and one sample would tell
-    little. Then the decision holds, because counting calls until the next race would be a tenth of
-    what a decided call costs. The geometry does not tell what ``out`` is, nor the types of arrays
-    after the first: implementations see to these themselves.
+    little. Where all others are clearly slower, the decision holds; where not, it is looked at
+    again, ever more rarely, because what happened beside the first race may have spoiled it. The
+    geometry does not tell what ``out`` is, nor the types of arrays after the first: implementations
+    see to these themselves.
 
     Parameters
     ----------
@@ -50,14 +56,13 @@ def operation(
 
     def decorate(prototype: Callable[P, R]) -> PerformanceDispatcher[P, R]:
         prototype.__module__ = PACKAGE
-        return perf_dispatch(
-            get_geometry_hash=generate_flat_geometry(inspect.signature(prototype), values),
+        given = settings(
+            generate_flat_geometry(inspect.signature(prototype), values),
+            TrialPlan(warmup=1, active="auto", exploration_budget=_BUDGET, settles=True),
             mutates=mutates,
             check=check,
-            warmup=1,
-            active="auto",
-            exploration_budget=0,
-        )(prototype)
+        )
+        return PerformanceDispatcher(prototype, given)
 
     return decorate
 
