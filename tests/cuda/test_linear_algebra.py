@@ -47,6 +47,14 @@ class Array:
         self.there[key] = value.there
 
 
+def any_nan_or_greatest(a: Any, axis: int | None) -> Any:
+    """As CuPy's: of several NaN the last one may be found."""
+    found = np.argmax(a, axis=axis)
+    if axis is None and a.dtype.kind == "f" and np.isnan(a).any():
+        return np.flatnonzero(np.isnan(a))[-1]
+    return found
+
+
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     module: Any = types.ModuleType("cupy")
@@ -70,7 +78,10 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         return run
 
     module.ndarray = Array
-    module.sum, module.argmax = reducing(np.sum), reducing(np.argmax)
+    module.sum, module.any = reducing(np.sum), reducing(np.any)
+    module.argmax = reducing(any_nan_or_greatest)
+    module.isnan = lambda a: Array(np.isnan(a.there), a.device.id)
+    module.where = lambda mask, a, b: Array(np.where(mask.there, a.there, b.there), a.device.id)
     module.dot, module.matmul = on_device(np.dot), on_device(np.matmul)
     monkeypatch.setitem(sys.modules, "cupy", module)
     yield module
@@ -126,6 +137,14 @@ def test_reductions(cupy: Any, name: str) -> None:
     out = Array(np.zeros(3), 1)
     assert reduction(Array(a, 1), 0, out) is out
     assert np.array_equal(out.there, expected(a, axis=0))
+
+
+def test_the_first_nan_is_the_greatest(cupy: Any) -> None:
+    @perf_dispatch(get_geometry_hash=lambda a, axis, out: 0)
+    def argmax(a: Any, axis: int | None = None, out: Any = None) -> Any: ...
+
+    linear_algebra.register_reduction(argmax)
+    assert argmax(Array([0.0, np.nan, 2.0, np.nan])) == 1
 
 
 def test_other_arrays_are_refused(cupy: Any) -> None:

@@ -69,6 +69,8 @@ def register_reduction(operation: Any) -> None:
         import cupy
 
         function = getattr(cupy, name)
+        if name in ("argmax", "argmin") and a.dtype.kind == "f":
+            function = _with_first_nan(cupy, function)
 
         def reduce(a: Any, axis: int | None, out: Any) -> Any:
             with a.device:
@@ -87,6 +89,17 @@ def register_reduction(operation: Any) -> None:
         per_geometry=True,
         version="1",
     )(make)
+
+
+def _with_first_nan(cupy: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Of several NaN CuPy gives the place of any; the operations give that of the first one."""
+
+    def place(a: Any, axis: int | None) -> Any:
+        is_nan = cupy.isnan(a)
+        first = cupy.argmax(is_nan, axis=axis)
+        return cupy.where(cupy.any(is_nan, axis=axis), first, function(a, axis=axis))
+
+    return place
 
 
 def _product() -> Callable[..., Any]:
