@@ -655,7 +655,9 @@ class Tuner(Generic[C]):
         return not missing
 
     def _calls_between_looks(self, decided: Decided[C]) -> int:
-        """Calls that take a hundred times as long as one in which the clock is looked at."""
+        """Those of a plan that settles take a hundred times as long as looking at the clock."""
+        if not self._plan.settles:
+            return _LEAST_CALLS_BETWEEN_LOOKS
         call_ns = max(1.0, median(decided.decision.samples[decided.candidate.name]))
         return max(_LEAST_CALLS_BETWEEN_LOOKS, math.ceil(100 * _LOOK_NS / call_ns))
 

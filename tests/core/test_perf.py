@@ -118,7 +118,6 @@ def test_the_defaults_re_evaluate_after_one_second_and_within_the_budget(fake: F
 
     for name in ("v1", "v2"):
         op.register(fake.log(name))
-        fake.elapsed_ns[name] = 1000  # of shorter calls more pass between two looks at the clock
     call(op, 8 + 380)  # another evaluation makes 20 calls at most, and these are 5 % of 400
     assert fake.take().split()[8:] == ["v1"] * 380
     call(op, 100)  # a second has not passed

@@ -15,8 +15,11 @@ import pytest
 import turnout as tn
 from turnout import offers
 from turnout.decision_table import DecisionTable
+from turnout.dispatcher import PerformanceDispatcher
 from turnout.plugin import offer_decided_calls
+from turnout.settings import settings
 from turnout.signatures import generate_flat_geometry
+from turnout.tuning import TrialPlan
 from turnout_cpu.decided_entry import make_decided_entry
 
 pytestmark = pytest.mark.skipif(
@@ -215,6 +218,63 @@ def test_calls_are_counted() -> None:
     assert not decisions  # the trials go on
     picked.operation(A, B)
     assert [len(own) for own in picked.operation.decision(A, B).samples.values()] == [2, 2]
+
+
+class SettlingTimes:
+    """An operation whose implementations take given times, by a clock that the test moves."""
+
+    def __init__(self, first_ns: int, second_ns: int) -> None:
+        def pick(a: Any, b: Any, out: Any = None) -> Any: ...
+
+        self.now, self.ran = 0.0, [""]
+        self.elapsed_ns = {"first": first_ns, "second": second_ns}
+        plan = TrialPlan(warmup=0, active="auto", exploration_budget=0.01, settles=True)
+        geometry = generate_flat_geometry(inspect.signature(pick))
+        given = settings(geometry, plan, timer=self.timed, clock=lambda: self.now, mutates=())
+        self.operation: Any = PerformanceDispatcher(pick, given)
+        for name in self.elapsed_ns:
+            self.register(name)
+
+    def timed(self, work: Callable[[], None]) -> int:
+        work()
+        return self.elapsed_ns[self.ran[-1]]
+
+    def register(self, name: str) -> None:
+        @self.operation.register(name=name, per_geometry=True, version="1")
+        def make(a: Any, b: Any, out: Any) -> Callable[..., Any]:
+            def run(a: Any, b: Any, out: Any) -> None:
+                self.ran.append(name)
+
+            return run
+
+    def chosen(self, calls: int) -> str:
+        self.ran.clear()
+        for _ in range(calls):
+            self.operation(A, B)
+        return str(self.operation.decision(A, B).chosen)
+
+
+def test_a_close_choice_that_was_wrong_is_corrected() -> None:
+    op = SettlingTimes(100_000, 120_000)
+    assert op.chosen(100) == "first"
+    op.elapsed_ns["first"] = 140_000  # as it is where nothing else runs
+    assert op.chosen(9_000) == "first"
+    assert set(op.ran) == {"first"}  # a second has not passed
+    for _ in range(5):
+        op.now += 4.0
+        chosen = op.chosen(9_000)
+    assert chosen == "second"
+    assert op.ran[-1] == "second"
+
+
+def test_a_clear_choice_is_final() -> None:
+    op = SettlingTimes(100_000, 200_000)
+    assert op.chosen(100) == "first"
+    op.elapsed_ns["first"] = 1_000_000
+    for _ in range(5):
+        op.now += 100.0
+        assert op.chosen(9_000) == "first"
+        assert set(op.ran) == {"first"}
 
 
 def test_another_device_in_force_has_decisions_of_its_own() -> None:
