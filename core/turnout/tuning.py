@@ -226,28 +226,6 @@ class Decided(Generic[C]):
         return (self.granted - self.remaining) * median(samples)
 
 
-class _Decisions(dict[Hashable, "Decided[C]"]):
-    """Decisions by key; drops those that it loses."""
-
-    def __setitem__(self, key: Hashable, decided: Decided[C]) -> None:
-        before = self.get(key)
-        super().__setitem__(key, decided)
-        if before is not None and before is not decided:
-            before.drop()
-
-    def take(self, key: Hashable) -> Decided[C] | None:
-        """Remove a decision, and return it."""
-        decided = self.pop(key, None)
-        if decided is not None:
-            decided.drop()
-        return decided
-
-    def take_all(self) -> None:
-        """Remove all decisions."""
-        for key in list(self):
-            self.take(key)
-
-
 class _Turn(NamedTuple, Generic[C]):
     """What one call does, and the decision that was taken on the way there."""
 
@@ -313,7 +291,8 @@ class Tuner(Generic[C]):
     ) -> None:
         check_count("max_geometries", max_geometries, at_least=1)
         self.candidates: tuple[C, ...] = ()
-        self.decided: _Decisions[C] = _Decisions()
+        # Python reads a plain dict faster than a subclass that would do what `_put` and `_take` do.
+        self.decided: dict[Hashable, Decided[C]] = {}
         self._plan = plan
         self._report = report
         self._clock = clock
@@ -360,13 +339,32 @@ class Tuner(Generic[C]):
                 new.expires, new.due = old.expires, old.due
                 old.drop()
                 new.granted, new.calls = old.granted, old.calls
-                self.decided[key] = new
+                self._put(key, new)
 
     def reset(self) -> None:
         """Forget all decisions and samples; the candidates stay."""
         with self._lock:
-            self.decided.take_all()
+            self._take_all()
             self._trials.clear()
+
+    def _put(self, key: Hashable, decided: Decided[C]) -> None:
+        """Let a decision be found, in place of one that was there."""
+        before = self.decided.get(key)
+        self.decided[key] = decided
+        if before is not None and before is not decided:
+            before.drop()
+
+    def _take(self, key: Hashable) -> Decided[C] | None:
+        """Remove a decision, and return it."""
+        decided = self.decided.pop(key, None)
+        if decided is not None:
+            decided.drop()
+        return decided
+
+    def _take_all(self) -> None:
+        """Remove all decisions."""
+        for key in list(self.decided):
+            self._take(key)
 
     def _forget_decisions(self) -> None:
         for key, decided in list(self.decided.items()):
@@ -374,11 +372,11 @@ class Tuner(Generic[C]):
             if trials is not None:
                 self._retire(key, trials)
                 trials.keys.discard(key)
-        self.decided.take_all()
+        self._take_all()
 
     def _retire(self, key: Hashable, trials: Trials[C]) -> None:
         """Drop a decision, and account for the calls that it served."""
-        decided = self.decided.take(key)
+        decided = self._take(key)
         if decided is not None:
             trials.decided_ns += decided.elapsed_ns
 
@@ -449,7 +447,7 @@ class Tuner(Generic[C]):
             if len(self._trials) >= self._max_geometries:
                 oldest = self._trials.pop(next(iter(self._trials)))
                 for key in oldest.keys:
-                    self.decided.take(key)
+                    self._take(key)
             trials = self._trials[geometry] = Trials(self._plan)
         return trials
 
@@ -635,7 +633,7 @@ class Tuner(Generic[C]):
             self._trials[case.geometry] = self._trials.pop(case.geometry)
             trials.incumbent = decided.candidate
             trials.keys.add(case.key)
-            self.decided[case.key] = decided
+            self._put(case.key, decided)
             return True
 
     def _is_expired(self, decided: Decided[C], case: Case[C], trials: Trials[C]) -> bool:

@@ -43,7 +43,7 @@ def add_unit(name: str, amount: float) -> ir.Unit:
 
 def test_device(device: Device):
     assert str(device) == "cpu:0"
-    assert device.target.features == {"f64", "correct_rounding", "bounds"}
+    assert device.target.features == {"f64", "correct_rounding", "bounds", "private_counters"}
     assert device.target.lanes in (2, 4, 8)
     assert device.target.arch in device.label
     assert "core" in device.label
