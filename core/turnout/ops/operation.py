@@ -192,3 +192,11 @@ def on_device(kernel: Kernel, device: str) -> Kernel:
 def empty(context: DeviceContext, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """Make an array on a device; what it holds does not matter."""
     return np.empty(shape, dtype) if context.is_host else context.zeros(shape, dtype)
+
+
+def stored(result: Any, out: Any) -> Any:
+    """Return `out` with a result in it, or the result itself where there is no `out`."""
+    if out is None:
+        return result
+    out[...] = result
+    return out

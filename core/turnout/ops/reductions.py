@@ -28,6 +28,7 @@ from .operation import (
     on_device,
     operation,
     place_of,
+    stored,
 )
 from .stacking import is_written_in_place
 
@@ -37,6 +38,25 @@ _COMPILING_MS = 60.0
 def total_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type of sums, NumPy's own: integers are added in 64 bits."""
     return np.dtype({"i": np.int64, "u": np.uint64}.get(dtype.kind, dtype))
+
+
+def _same(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return dtype
+
+
+def _place(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.int64)
+
+
+_RESULTS: Mapping[str, Callable[[np.dtype[Any]], np.dtype[Any]]] = {
+    "sum": total_type,
+    "max": _same,
+    "min": _same,
+    "argmax": _place,
+    "argmin": _place,
+    "cumsum": total_type,
+}
+"""The type of results, by that of elements."""
 
 
 # -- shapes ---------------------------------------------------------------------------------------
@@ -97,11 +117,10 @@ def _without(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _check(name: str, a: Any, axis: Any, out: Any, result: Any) -> None:
+def _check(name: str, a: Any, axis: Any, out: Any, shape_of: Callable[..., Any]) -> None:
     check_arrays(name, {"a": a}, {"a": "(...)"})
     _check_axis(name, a, axis)
-    dtype = dtype_of(a)
-    check_out(name, out, _without(a.shape, axis), np.empty(0, result(dtype)))
+    check_out(name, out, shape_of(tuple(a.shape), axis), np.empty(0, _RESULTS[name](dtype_of(a))))
 
 
 def _check_nonempty(name: str, a: Any, axis: int | None) -> None:
@@ -114,34 +133,23 @@ def _check_nonempty(name: str, a: Any, axis: int | None) -> None:
 
 
 def _check_sum(a: Any, axis: Any, out: Any) -> None:
-    _check("sum", a, axis, out, total_type)
+    _check("sum", a, axis, out, _without)
 
 
-def _check_extreme(name: str, result: Callable[[Any], Any]) -> Callable[..., None]:
+def _check_extreme(name: str) -> Callable[..., None]:
     def check(a: Any, axis: Any, out: Any) -> None:
-        _check(name, a, axis, out, result)
+        _check(name, a, axis, out, _without)
         _check_nonempty(name, a, axis)
 
     return check
 
 
 def _check_cumsum(a: Any, axis: Any, out: Any) -> None:
-    check_arrays("cumsum", {"a": a}, {"a": "(...)"})
-    _check_axis("cumsum", a, axis)
-    result = np.empty(0, total_type(dtype_of(a)))
-    check_out("cumsum", out, _shape_of_cumsum(a, axis), result)
+    _check("cumsum", a, axis, out, _shape_of_cumsum)
 
 
-def _shape_of_cumsum(a: Any, axis: int | None) -> tuple[int, ...]:
-    return (math.prod(a.shape),) if axis is None else tuple(a.shape)
-
-
-def _same(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return dtype
-
-
-def _place(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return np.dtype(np.int64)
+def _shape_of_cumsum(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
+    return (math.prod(shape),) if axis is None else shape
 
 
 # -- operations -----------------------------------------------------------------------------------
@@ -181,7 +189,7 @@ def sum(a: Any, axis: int | None = None, out: Any = None) -> Any:
     """
 
 
-@operation(mutates={"out": "output"}, check=_check_extreme("max", _same), values=("axis",))
+@operation(mutates={"out": "output"}, check=_check_extreme("max"), values=("axis",))
 def max(a: Any, axis: int | None = None, out: Any = None) -> Any:
     """Return the greatest element, or the greatest ones along an axis.
 
@@ -213,7 +221,7 @@ def max(a: Any, axis: int | None = None, out: Any = None) -> Any:
     """
 
 
-@operation(mutates={"out": "output"}, check=_check_extreme("min", _same), values=("axis",))
+@operation(mutates={"out": "output"}, check=_check_extreme("min"), values=("axis",))
 def min(a: Any, axis: int | None = None, out: Any = None) -> Any:
     """Return the least element, or the least ones along an axis.
 
@@ -245,7 +253,7 @@ def min(a: Any, axis: int | None = None, out: Any = None) -> Any:
     """
 
 
-@operation(mutates={"out": "output"}, check=_check_extreme("argmax", _place), values=("axis",))
+@operation(mutates={"out": "output"}, check=_check_extreme("argmax"), values=("axis",))
 def argmax(a: Any, axis: int | None = None, out: Any = None) -> Any:
     """Return where the greatest element is, or the greatest ones along an axis are.
 
@@ -279,7 +287,7 @@ def argmax(a: Any, axis: int | None = None, out: Any = None) -> Any:
     """
 
 
-@operation(mutates={"out": "output"}, check=_check_extreme("argmin", _place), values=("axis",))
+@operation(mutates={"out": "output"}, check=_check_extreme("argmin"), values=("axis",))
 def argmin(a: Any, axis: int | None = None, out: Any = None) -> Any:
     """Return where the least element is, or the least ones along an axis are.
 
@@ -355,16 +363,6 @@ OPERATIONS: Mapping[str, PerformanceDispatcher[..., Any]] = {
     "cumsum": cumsum,
 }
 
-_RESULTS: Mapping[str, Callable[[np.dtype[Any]], np.dtype[Any]]] = {
-    "sum": total_type,
-    "max": _same,
-    "min": _same,
-    "argmax": _place,
-    "argmin": _place,
-    "cumsum": total_type,
-}
-"""The type of results, by that of elements."""
-
 
 # -- NumPy ----------------------------------------------------------------------------------------
 
@@ -388,19 +386,13 @@ def _register_numpy(name: str) -> None:
         def reduce(a: Any, axis: int | None, out: Any) -> Any:
             if out.dtype == dtype:
                 return function(a, axis=axis, out=out)
-            return _stored(function(a, axis), out)
+            return stored(function(a, axis), out)
 
         return function if out is None else reduce
 
 
 for _name in OPERATIONS:
     _register_numpy(_name)
-
-
-def _stored(result: Any, out: Any) -> Any:
-    """Store a result, and return where it is."""
-    out[...] = result
-    return out
 
 
 # -- kernels --------------------------------------------------------------------------------------
@@ -449,9 +441,9 @@ def _reducing(name: str, a: Any, axis: int | None) -> Callable[..., Any]:
     def reduce(a: Any, axis: int | None, out: Any) -> Any:
         made = empty(context, along.reduced, dtype)
         kernel(_seen_as(a, along.shape), made)
-        if out is not None:
-            return _stored(_seen_as(made, shape), out)
-        return _seen_as(made, shape) if shape else to_numpy(made)[0]
+        if out is None and not shape:
+            return to_numpy(made)[0]
+        return stored(_seen_as(made, shape), out)
 
     return reduce
 
@@ -461,7 +453,7 @@ def _cumulative(name: str, a: Any, axis: int | None) -> Callable[..., Any]:
     if along.form == "whole" and context.is_host:
         along = Along("rows", (1, *along.shape))
     kernel = on_device(_KERNELS[name](along.form, dtype_of(a)), context.name)
-    dtype, shape = total_type(dtype_of(a)), _shape_of_cumsum(a, axis)
+    dtype, shape = total_type(dtype_of(a)), _shape_of_cumsum(tuple(a.shape), axis)
     blocks = -(-math.prod(along.shape) // kernels.BLOCK)
 
     def accumulate(a: Any, axis: int | None, out: Any) -> Any:
@@ -469,7 +461,7 @@ def _cumulative(name: str, a: Any, axis: int | None) -> Callable[..., Any]:
         made = out if is_in_place else empty(context, shape, dtype)
         between = (empty(context, (blocks,), dtype),) if along.form == "whole" else ()
         kernel(_seen_as(a, along.shape), *between, _seen_as(made, along.shape))
-        return made if out is None or is_in_place else _stored(made, out)
+        return made if is_in_place else stored(made, out)
 
     return accumulate
 

@@ -25,6 +25,7 @@ from .operation import (
     on_device,
     operation,
     place_of,
+    stored,
 )
 from .stacking import is_stack_of, writing
 
@@ -168,21 +169,14 @@ def conv1d(a: Any, w: Any, out: Any = None) -> Any:
 # -- NumPy ----------------------------------------------------------------------------------------
 
 
-def _result(out: Any, result: Any) -> Any:
-    if out is None:
-        return result
-    out[...] = result
-    return out
-
-
 @softmax.register(name="numpy", is_compatible=lambda a, out: are_numpy(a), version="1")
 def _softmax_numpy(a: Any, out: Any) -> Any:
     if not a.size:
-        return _result(out, a.copy())
+        return stored(a.copy(), out)
     with np.errstate(invalid="ignore"):  # infinities make NaN, as in any implementation
         exponentials = np.exp(a - a.max(axis=-1, keepdims=True))
         exponentials /= exponentials.sum(axis=-1, keepdims=True)
-    return _result(out, exponentials)
+    return stored(exponentials, out)
 
 
 @layernorm.register(
@@ -192,7 +186,7 @@ def _softmax_numpy(a: Any, out: Any) -> Any:
 )
 def _layernorm_numpy(a: Any, gain: Any, bias: Any, epsilon: float, out: Any) -> Any:
     if not a.size:
-        return _result(out, a.copy())
+        return stored(a.copy(), out)
     with np.errstate(invalid="ignore", divide="ignore"):
         difference = a - a.mean(axis=-1, keepdims=True)
         variance = np.square(difference).mean(axis=-1, keepdims=True)
@@ -201,15 +195,15 @@ def _layernorm_numpy(a: Any, gain: Any, bias: Any, epsilon: float, out: Any) -> 
         result *= gain
     if bias is not None:
         result += bias
-    return _result(out, result)
+    return stored(result, out)
 
 
 @conv1d.register(name="numpy", is_compatible=lambda a, w, out: are_numpy(a, w), version="1")
 def _conv1d_numpy(a: Any, w: Any, out: Any) -> Any:
     if a.ndim == 1:
-        return _result(out, np.correlate(a, w, "valid"))
+        return stored(np.correlate(a, w, "valid"), out)
     windows = np.lib.stride_tricks.sliding_window_view(a, len(w), axis=-1)
-    return _result(out, windows @ w)
+    return stored(windows @ w, out)
 
 
 # -- kernels --------------------------------------------------------------------------------------

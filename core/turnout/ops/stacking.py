@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import DeviceContext
-from .operation import empty
+from .operation import empty, stored
 
 
 def is_stack_of(context: DeviceContext, array: Any, axes: int) -> bool | str:
@@ -61,10 +61,7 @@ def writing(
             return out
         made = empty(context, shape, dtype)
         run(*stacks, *others, made if has_one_axis else as_stack(made))
-        if out is None:
-            return made
-        out[...] = made
-        return out
+        return stored(made, out)
 
     return write
 
