@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +11,9 @@ import numpy as np
 import turnout as tn
 
 from .cases import SEED
-from .compare import SUBJECT, Absent, Arrays, Contender, Row, Target, Tolerance, compare, failure
+from .compare import SUBJECT, Absent, Arrays, Contender, Row, Target, Tolerance, compare
 from .measure import Budget
-from .peers import PEERS
+from .peers import numba_compiled
 
 GROUP = "operations"
 NUMPY, NUMBA, OPERATION = "NumPy", "Numba fastmath", "turnout.ops"
@@ -169,23 +168,7 @@ def _contender(
 
 
 def _numba(loops: Function, takes_part: bool) -> dict[str, Any]:
-    """Loops compiled by Numba, or why they are not there."""
-    if not takes_part:
-        return {}
-    if PEERS["Numba"].what_is_missing:
-        return {NUMBA: PEERS["Numba"].what_is_missing}
-    try:
-        return {NUMBA: _compiled(loops)}
-    except Exception as error:  # as in `compare`: one peer's failure is a row, not the end
-        return {NUMBA: failure(error)}
-
-
-@functools.cache
-def _compiled(loops: Function) -> Function:
-    from numba import njit
-
-    compiled: Function = njit(fastmath=True)(loops)
-    return compiled
+    return {NUMBA: numba_compiled(loops, fastmath=True)} if takes_part else {}
 
 
 def _matmul_loops(a, b, out):

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from .compare import failure
+
 
 def _same(array: Any) -> Any:
     return array
@@ -107,3 +109,27 @@ PEERS = {
         Peer("hawk", "hawk", "raptor-hawk"),
     )
 }
+
+
+# -- Numba -----------------------------------------------------------------------------------------
+
+
+def numba_compiled(
+    loops: Callable[..., Any], fastmath: bool | frozenset[str] = False
+) -> Callable[..., Any] | str:
+    """Loops compiled by Numba, or why they are not there."""
+    if PEERS["Numba"].what_is_missing:
+        return PEERS["Numba"].what_is_missing
+    try:
+        return _compiled(loops, fastmath)
+    except Exception as error:  # as in `compare`: one peer's failure is a row, not the end
+        return failure(error)
+
+
+@functools.cache
+def _compiled(loops: Callable[..., Any], fastmath: bool | frozenset[str]) -> Callable[..., Any]:
+    from numba import njit
+
+    flags = fastmath if isinstance(fastmath, bool) else set(fastmath)
+    compiled: Callable[..., Any] = njit(fastmath=flags)(loops)
+    return compiled

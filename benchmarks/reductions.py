@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,9 +10,9 @@ import numpy as np
 import turnout as tn
 
 from .cases import SEED
-from .compare import SUBJECT, Absent, Arrays, Contender, Row, Target, Tolerance, compare, failure
+from .compare import SUBJECT, Absent, Arrays, Contender, Row, Target, Tolerance, compare
 from .measure import Budget
-from .peers import PEERS
+from .peers import numba_compiled
 
 GROUP = "reductions"
 NUMPY, NUMBA = "NumPy", "Numba fastmath"
@@ -53,7 +52,7 @@ def _compared(name: str, a: np.ndarray[Any, Any], loop: Function, budget: Budget
     functions = {
         SUBJECT: operation,
         NUMPY: (lambda a, axis, out: np.cumsum(a, axis, out=out)) if is_running else library,
-        NUMBA: _numba(loop),
+        NUMBA: numba_compiled(loop, _REORDERED),
     }
     contenders = [_contender(*each, a, outputs, tolerance) for each in functions.items()]
     title = (GROUP, f"{name} {a.dtype.name}", a.size)
@@ -85,23 +84,8 @@ def _contender(
 # -- Numba -----------------------------------------------------------------------------------------
 
 
-def _numba(loop: Function) -> Function | str:
-    """A loop compiled by Numba, or why it is not there."""
-    if PEERS["Numba"].what_is_missing:
-        return PEERS["Numba"].what_is_missing
-    try:
-        return _compiled(loop)
-    except Exception as error:  # as in `compare`: one peer's failure is a row, not the end
-        return failure(error)
-
-
-@functools.cache
-def _compiled(loop: Function) -> Function:
-    from numba import njit
-
-    # NaN would not be seen by loops that are told that there is none; only sums may be reordered.
-    compiled: Function = njit(fastmath={"reassoc", "nsz", "contract"})(loop)
-    return compiled
+_REORDERED = frozenset({"reassoc", "nsz", "contract"})
+"""Only sums may be reordered: NaN would not be seen by loops that are told that there is none."""
 
 
 def _sum_loop(a, axis):

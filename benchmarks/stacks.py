@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,12 +20,11 @@ from .compare import (
     Tolerance,
     Verdict,
     compare,
-    failure,
     make_row,
     poison,
 )
 from .measure import Budget, Timing, alternate, quiet_clock, timed
-from .peers import PEERS
+from .peers import numba_compiled
 
 GROUP = "stacks"
 NUMPY, NUMBA = "NumPy", "Numba"
@@ -65,7 +63,7 @@ def _factors(random: np.random.Generator, side: int, budget: Budget) -> list[Row
     functions = {
         SUBJECT: lambda a, out: tn.ops.batched_cholesky(a, out),
         NUMPY: lambda a, out: np.linalg.cholesky(a),
-        NUMBA: _numba(_cholesky_loops),
+        NUMBA: numba_compiled(_cholesky_loops),
     }
     targets = [Target(NUMPY, PROMISED_RATIO)] if side == PROMISED_SIDE else []
     expected = np.linalg.cholesky(matrices)
@@ -77,7 +75,11 @@ def _products(random: np.random.Generator, side: int, budget: Budget) -> list[Ro
     a, b = random.random((2, COUNT, side, side))
     out = np.empty_like(a)
     tn.ops.batched_matmul.tune(a, b, out)
-    functions = {SUBJECT: tn.ops.batched_matmul, NUMPY: np.matmul, NUMBA: _numba(_product_loops)}
+    functions = {
+        SUBJECT: tn.ops.batched_matmul,
+        NUMPY: np.matmul,
+        NUMBA: numba_compiled(_product_loops),
+    }
     title = (GROUP, f"products, {COUNT:,} of float64", side)
     return _compared(title, functions, (a, b), out, a @ b, budget, [])
 
@@ -135,24 +137,6 @@ def _overhead(random: np.random.Generator, side: int, budget: Budget) -> list[Ro
 
 
 # -- Numba -----------------------------------------------------------------------------------------
-
-
-def _numba(loops: Function) -> Function | str:
-    """Loops compiled by Numba, or why they are not there."""
-    if PEERS["Numba"].what_is_missing:
-        return PEERS["Numba"].what_is_missing
-    try:
-        return _compiled(loops)
-    except Exception as error:  # as in `compare`: one peer's failure is a row, not the end
-        return failure(error)
-
-
-@functools.cache
-def _compiled(loops: Function) -> Function:
-    from numba import njit
-
-    compiled: Function = njit(loops)
-    return compiled
 
 
 def _product_loops(a, b, out):
