@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from operations_support import FLOATS, layouts, numbers
 
@@ -96,6 +96,7 @@ def test_extremes(device: str, name: str, dtype: str) -> None:
                     assert np.array_equal(found, expected)
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_any_shape(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(0, 70), min_size=1, max_size=3)))
