@@ -54,6 +54,8 @@ class DirectParameter:
         Whether its last axis is one of those that must agree and give the number of samples.
     is_written : bool
         Whether it must be writable, and its elements must not share memory.
+    is_contiguous : bool
+        Whether its elements must lie one behind the other.
     shape : tuple of int or None
         Lengths that the axes of an array must have, where they are given; empty where none is.
     literal : number or None
@@ -70,6 +72,7 @@ class DirectParameter:
     width: int
     counts_samples: bool
     is_written: bool
+    is_contiguous: bool = False
     shape: tuple[int | None, ...] = ()
     literal: int | float | bool | None = None
 
@@ -168,7 +171,8 @@ class DirectCall:
     name : str
         Name of the kernel.
     parameters : tuple of DirectParameter
-        In order.
+        In order; behind those of the kernel the counters that the call has, which are arguments by
+        keyword.
     overlaps : tuple of (int, int, bool)
         Pairs of parameters whose memory must not overlap; true where they may be exactly the same
         elements, at the same indices.

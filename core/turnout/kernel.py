@@ -38,7 +38,14 @@ from .arguments import (
     writability_problems,
 )
 from .backends import checked_spelling, choice_of, resolve
-from .direct import CallLimit, DirectCall, DirectParameter, DirectResult, DirectRun
+from .direct import (
+    NO_DEFAULT,
+    CallLimit,
+    DirectCall,
+    DirectParameter,
+    DirectResult,
+    DirectRun,
+)
 from .errors import (
     KernelError,
     OutOfBoundsError,
@@ -183,7 +190,7 @@ class Kernel:
         if executable is None:
             executable = self._make(context, key, values, samples, tuple(counters))
         elif not executable.has_asked_for_entry:
-            self._call_natively(executable, values)
+            self._call_natively(executable, [*values, *counters.values()])
         steps = self.steps if steps is None else self._checked_steps(steps)
         return executable(values, samples, steps, list(counters.values()))
 
@@ -272,7 +279,7 @@ class Kernel:
     def put_in_front(self, executable: Executable, values: Sequence[Any]) -> None:
         """Let calls that fit the native code of an executable run by it, and not by what was there.
 
-        `values` are those of such a call.
+        `values` are those of such a call, its counters last.
         """
         with self._lock:
             if len(self._entries) == _MAXIMUM_ENTRIES:
@@ -640,8 +647,8 @@ if hasattr(os, "register_at_fork"):
 class Executable:
     """A kernel for one device and one combination of argument types.
 
-    The arguments of a call are a list: the values of the parameters, the number of samples, the
-    arrays to return, counters of branches, scratch arrays. `_places` knows their places in it by
+    The arguments of a call are a list: the values of the parameters, counters of branches, the
+    number of samples, the arrays to return, scratch arrays. `_places` knows their places in it by
     name.
     """
 
@@ -661,8 +668,8 @@ class Executable:
         self.plan = self.lower_plan(self._counted(lowered.plan))
         self._specs = specs = kernel.signature.parameters
         self._scratch = [step for step in self.plan.steps if isinstance(step, ir.Scratch)]
-        names = [spec.name for spec in specs]
-        names += [SAMPLES, *(spec.name for spec in lowered.returned), *self._counters]
+        names = [*(spec.name for spec in specs), *self._counters]
+        names += [SAMPLES, *(spec.name for spec in lowered.returned)]
         names += [scratch.name for scratch in self._scratch]
         self._places = {name: place for place, name in enumerate(names)}
         runs = self.plan.runs
@@ -800,7 +807,7 @@ class Executable:
         steps: int,
         counters: Sequence[Any] = (),
     ) -> Any:
-        problems = list(self._counter_problems(counters))
+        problems = list(self._counter_problems(values, counters))
         count = self._count(values, samples, problems)
         if not (self.context.is_host and self._is_plain(values)):
             problems += self._array_problems(values)
@@ -814,16 +821,19 @@ class Executable:
             problems = reach_problems(self._reaches, self._places, arguments)
         if problems:
             raise call_error(self.kernel.__name__, problems)
-        arguments.append(count)
+        arguments += [*counters, count]
         if self.context.is_host:
             returned: list[Any] = [allocate(count) for allocate in self._allocators]
-            arguments += [*returned, *counters]
-            self._run(arguments, steps)
+            self._run([*arguments, *returned], steps)
         else:
-            returned = self._run_on_device(arguments, count, steps, counters)
+            returned = self._run_on_device(arguments, count, steps)
         return self._result(returned) if returned else None
 
-    def _counter_problems(self, counters: Sequence[Any]) -> Iterator[str]:
+    def _counter_problems(self, values: Sequence[Any], counters: Sequence[Any]) -> Iterator[str]:
+        if not counters:
+            return
+        given = zip(self._specs, values, strict=True)
+        arrays = [(spec.name, stand_in(v, self.context)) for spec, v in given if spec.rank]
         for (name, group), array in zip(self._counters.items(), counters, strict=True):
             least = len(group.arms)
             what = f"argument {name!r} must be an array of uint32 with at least {least} elements"
@@ -834,6 +844,14 @@ class Executable:
                 yield f"{what}; given: {array.dtype} of shape {tuple(array.shape)}"
             elif is_host and not (array.flags.c_contiguous and array.flags.writeable):
                 yield f"{what}, contiguous and writable"
+            else:
+                memory = stand_in(array, self.context)
+                if others := [repr(other) for other, each in arrays if overlaps(memory, each)]:
+                    yield (
+                        f"argument {name!r} is counted in while the kernel runs, and shares memory "
+                        f"with {', '.join(others)}; give it memory of its own"
+                    )
+                arrays.append((name, memory))
 
     def prepared(self, values: Sequence[Any], samples: int | None) -> list[Any] | None:
         """The arguments of units up to the number of samples; None where something is wrong."""
@@ -861,20 +879,22 @@ class Executable:
     ) -> Callable[..., Any] | None:
         """A callable for calls like the one with `values`; None where there is none.
 
-        `limit` says which of them it takes, if not all, and `is_pinned` whether they run on this
-        device whatever is in use; by default that is as the kernel is.
+        The values are those of the parameters, then counters. `limit` says which calls it takes, if
+        not all, and `is_pinned` whether they run on this device whatever is in use; by default that
+        is as the kernel is.
         """
         has_samples = self.kernel.signature.form == "array" or self._planes
         if not (self._launches and has_samples) or self.kernel.debug:
             return None
         # Native code runs the units one after the other, once.
         is_split = len(self._unit_launches) < len(self._launches)
-        if is_split or self._counters or self.kernel.steps != 1:
+        if is_split or self.kernel.steps != 1:
             return None
         if self.kernel.sizes and self.kernel.sizes.takes_part_of(self._specs):
             return None
         if not self.context.is_host:
-            return None if limit else self._device_entry(values, fallback)
+            has_more = limit or self._counters
+            return None if has_more else self._device_entry(values, fallback)
         make = self._unit_launches[0].launcher.direct
         if make is None:
             return None
@@ -910,9 +930,12 @@ class Executable:
         results = zip(self.lowered.returned, self._allocators, strict=True)
         return DirectCall(
             name=self.kernel.__name__,
-            parameters=tuple(self._direct_parameters(values)),
-            overlaps=tuple((*pair, same) for pair, same in self._pairs.items()),
-            reaches=tuple(self._reaches),
+            parameters=(*self._direct_parameters(values), *map(_direct_counter, self._counters)),
+            overlaps=(
+                *((*pair, same) for pair, same in self._pairs.items()),
+                *((*pair, False) for pair in self._counter_pairs()),
+            ),
+            reaches=(*self._reaches, *self._counter_reaches()),
             results=tuple(DirectResult(r.dtype, r.width, allocate) for r, allocate in results),
             returns_tuple=self._returns_tuple,
             scratch=tuple(self._scratch),
@@ -930,8 +953,9 @@ class Executable:
         sizes = self.kernel.sizes or Sizes()
         literals = scalar_literals(self._specs, sizes, self.types)
         scalars = dict(sizes.scalars)
+        # Behind the values of the parameters are counters.
         for place, (parameter, spec, value) in enumerate(
-            zip(given, self._specs, values, strict=True)
+            zip(given, self._specs, values, strict=False)
         ):
             dtype = self.types[spec.name]
             yield DirectParameter(
@@ -948,6 +972,17 @@ class Executable:
                 shape=sizes.shape(spec),
                 literal=literals.get(spec.name),
             )
+
+    def _counter_pairs(self) -> Iterator[tuple[int, int]]:
+        """Places of counters and of every array that they must not share memory with."""
+        arrays = [place for place, spec in enumerate(self._specs) if spec.rank]
+        for counter in map(self._places.__getitem__, self._counters):
+            yield from ((array, counter) for array in arrays)
+            arrays.append(counter)
+
+    def _counter_reaches(self) -> Iterator[ir.Reach]:
+        for name, group in self._counters.items():
+            yield ir.Reach(name, 0, None, ir.QuantitySum((), len(group.arms) - 1), ())
 
     # -- checks ----------------------------------------------------------------------------------
 
@@ -1003,9 +1038,7 @@ class Executable:
             for launch in self._launches:
                 launch.run([*arguments, *scratch])
 
-    def _run_on_device(
-        self, arguments: list[Any], count: int, steps: int, counters: Sequence[Any]
-    ) -> list[Any]:
+    def _run_on_device(self, arguments: list[Any], count: int, steps: int) -> list[Any]:
         """Run on a device with memory of its own; host arrays are copied there and back.
 
         What is returned lives where the arguments do: on the host if all arrays came from there.
@@ -1029,12 +1062,14 @@ class Executable:
             self.context.zeros(spec.shape(count), spec.dtype.dtype)
             for spec in self.lowered.returned
         ]
-        counted = [memory.put(c) if isinstance(c, np.ndarray) else c for c in counters]
-        arguments += [*results, *counted]
-        self._run(arguments, steps)
-        for moved, counter in zip(counted, counters, strict=True):
-            if moved is not counter:
-                self._copy_back(moved, counter)
+        counters: dict[int, np.ndarray[Any, Any]] = {}
+        for place in map(self._places.__getitem__, self._counters):
+            if isinstance(arguments[place], np.ndarray):
+                counters[place] = arguments[place]
+                arguments[place] = memory.put(arguments[place])
+        self._run([*arguments, *results], steps)
+        for place, counter in counters.items():
+            self._copy_back(arguments[place], counter)
         for place in self._written:
             if place in copied:
                 self._copy_back(there[place], copied[place])
@@ -1104,6 +1139,22 @@ def _allocator(spec: Returned, has_mask: bool) -> Callable[[int], np.ndarray[Any
     if spec.width:
         return lambda count: make((spec.width, count), dtype)
     return partial(make, dtype=dtype)
+
+
+def _direct_counter(name: str) -> DirectParameter:
+    return DirectParameter(
+        name=name,
+        takes_position=False,
+        takes_keyword=True,
+        default=NO_DEFAULT,
+        python_type=np.ndarray,
+        dtype=ir.u32,
+        rank=1,
+        width=0,
+        counts_samples=False,
+        is_written=True,
+        is_contiguous=True,
+    )
 
 
 _WEAK_TYPES = {"int": ir.i64, "float": ir.f64}

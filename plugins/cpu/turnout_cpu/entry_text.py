@@ -342,6 +342,8 @@ class EntryText:
             flags = self.field(given, layout.ARRAY_FLAGS, "i32")
             self.require(self.has_flag(flags, layout.IS_WRITABLE))
             is_contiguous = self.has_flag(flags, layout.IS_CONTIGUOUS)
+            if parameter.is_contiguous:
+                self.require(is_contiguous)
         extents = self.field(given, layout.ARRAY_EXTENTS, "ptr")
         strides = self.field(given, layout.ARRAY_STRIDES, "ptr")
         axes = range(parameter.rank)
