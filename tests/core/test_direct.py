@@ -18,7 +18,21 @@ import pytest
 from fake_plugins import Site
 
 import turnout as tn
-from turnout import CallError, Mutable, NDArray, Param, Scalar, Terminated, Vector, f32, f64, i64
+import turnout.math as tm
+from turnout import (
+    CallError,
+    Index,
+    Mutable,
+    NDArray,
+    Param,
+    Scalar,
+    Terminated,
+    Vector,
+    f32,
+    f64,
+    i64,
+    u32,
+)
 from turnout.backends import choice_of, clear, resolve
 from turnout.direct import NO_DEFAULT, DirectCall
 
@@ -169,6 +183,32 @@ def test_pairs_reaches_and_scratch_are_told(launchers: Any) -> None:
     assert len(call.scratch) == 1
     assert {place for run in call.runs for place in run.places} == {0, 1, 2, 4}
     assert call.results == ()
+
+
+def test_counters_stand_behind_the_parameters(launchers: Any) -> None:
+    @tn.kernel
+    def counted(kind: Index, x: Scalar) -> Scalar:
+        return x * tm.dispatch(kind, [1.0, 2.0, 3.0], policy="switch")
+
+    kind, x, mix = np.array([0, 2]), np.ones(2), np.zeros(3, np.uint32)
+    for _ in range(3):
+        assert counted(kind, x, dispatch0_mix=mix).tolist() == [1.0, 3.0]
+    assert mix.tolist() == [3, 0, 3]
+    (call,) = launchers.calls
+    *_, counter = call.parameters
+    assert [p.name for p in call.parameters] == ["kind", "x", "dispatch0_mix"]
+    assert (counter.takes_position, counter.takes_keyword) == (False, True)
+    assert (counter.default, counter.python_type) == (NO_DEFAULT, np.ndarray)
+    assert (counter.dtype, counter.rank, counter.counts_samples) == (u32, 1, False)
+    assert (counter.is_written, counter.is_contiguous) == (True, True)
+    assert {(0, 2, False), (1, 2, False)} <= set(call.overlaps)
+    (reach,) = [reach for reach in call.reaches if reach.array == "dispatch0_mix"]
+    assert (reach.axis, reach.least, reach.greatest.constant) == (0, None, 2)
+    names = [*(p.name for p in call.parameters), "samples"]
+    for run in call.runs:
+        by_parameter = dict(zip((p.name for p in run.unit.parameters), run.places, strict=True))
+        assert all(names[place] == name for name, place in by_parameter.items() if name in names)
+    assert any(2 in run.places for run in call.runs)
 
 
 def test_each_entry_falls_back_on_the_former_and_at_most_four_are_made(launchers: Any) -> None:

@@ -134,6 +134,24 @@ def test_counters_of_another_kind_are_refused(counter: Any, problem: str) -> Non
     assert out.tolist() == [-9, -9]
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_counters_that_share_memory_with_other_arrays_are_refused(device: str) -> None:
+    numbers = np.zeros(2, np.int64)
+    with pytest.raises(CallError, match=r"argument 'dispatch0_mix' is counted in .* with 'regime'"):
+        drag(
+            0.1, numbers, np.ones(2), np.ones(2),
+            dispatch0_mix=numbers.view(np.uint32), device=device,
+        )  # fmt: skip
+    assert numbers.tolist() == [0, 0]
+    mix, out = np.zeros(4, np.uint32), np.ones(1)
+    with pytest.raises(CallError, match=r"argument 'outer_mix' .* with 'dispatch1_mix'; give it"):
+        nested(
+            np.zeros(1, int), np.zeros(1, int), np.ones(1), out,
+            outer_mix=mix[2:], dispatch1_mix=mix[:3], device=device,
+        )  # fmt: skip
+    assert mix.tolist() == [0] * 4
+
+
 def test_an_unknown_counter_is_refused() -> None:
     with pytest.raises(CallError, match="unknown argument 'dispatch1_mix'; its counters are"):
         drag(0.1, np.zeros(1, int), np.ones(1), np.ones(1), dispatch1_mix=np.zeros(3, np.uint32))

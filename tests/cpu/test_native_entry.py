@@ -374,6 +374,90 @@ def PRODUCT(x: NDArray[f64, 1], k: Param, out: NDArray[f64, 1]) -> None:  # noqa
         out[i] = x[i] * k
 
 
+# -- counters --------------------------------------------------------------------------------------
+
+
+@tn.kernel
+def drag(regime: Index, v: Scalar, out: Mutable[Scalar]):
+    out = tm.dispatch(regime, [-0.1 * v, -0.4 * v * v, tm.exp(v)], policy="switch")
+
+
+@tn.kernel
+def twice(a: Index, b: Index, v: Mutable[Scalar]):
+    v = v + tm.dispatch(a, [1.0, 2.0], name="outer", policy="predicated")
+    one = 1.0
+    v = v * tm.dispatch(b, [one, 1, 1, 1, 1, one, 1, 1, 1, 1, 1, 1], name="inner", policy="switch")
+
+
+def classes(kind: np.ndarray, count: int) -> np.ndarray:
+    return np.bincount(np.clip(kind, 0, count - 1), minlength=count)
+
+
+@pytest.mark.parametrize("samples", [0, 1, 7, 1000])
+def test_counters_add_what_each_call_counts(samples: int) -> None:
+    random = np.random.default_rng(samples)
+    regime = random.integers(-2, 6, samples)
+    v, out = random.normal(size=samples), np.zeros(samples)
+    mix = np.array([7, 0, 2**32 - 1, 99], np.uint32)
+    expected = mix.copy()
+    kernel = fresh(drag)
+    native(kernel, regime, v, out, dispatch0_mix=mix)
+    with only_native():
+        kernel(dispatch0_mix=mix, v=v, out=out, regime=regime)
+    expected[:3] += (4 * classes(regime, 3)).astype(np.uint32)
+    assert mix.tolist() == expected.tolist()
+
+
+def test_counters_of_several_dispatches() -> None:
+    random = np.random.default_rng(5)
+    a, b = random.integers(-3, 4, 500), random.integers(-5, 20, 500)
+    outer, inner = np.zeros(2, np.uint32), np.zeros(12, np.uint32)
+    kernel, v = fresh(twice), np.ones(500)
+    native(kernel, a, b, v, outer_mix=outer, inner_mix=inner)
+    for _ in range(2):
+        kernel(a, b, v, inner_mix=inner)
+    kernel(a, b, v)
+    with only_native():
+        kernel(a, b, v, inner_mix=inner)
+        kernel(a, b, v, inner_mix=inner, outer_mix=outer)
+    assert outer.tolist() == (4 * classes(a, 2)).tolist()
+    assert inner.tolist() == (7 * classes(b, 12)).tolist()
+    expected = np.ones(500)
+    for _ in range(8):
+        expected += np.array([1.0, 2.0])[np.clip(a, 0, 1)]
+    assert v.tolist() == expected.tolist()
+
+
+MIX, MEMORY = np.zeros(3, np.uint32), np.zeros(4, np.int64)
+WRONG_COUNTERS: dict[str, Any] = {
+    "wrong dtype": np.zeros(3, np.int32),
+    "other byte order": np.zeros(3, MIX.dtype.newbyteorder()),
+    "wrong rank": np.zeros((3, 1), np.uint32),
+    "too short": np.zeros(2, np.uint32),
+    "with gaps": np.zeros(6, np.uint32)[::2],
+    "backwards": np.zeros(3, np.uint32)[::-1],
+    "read-only": np.broadcast_to(np.uint32(0), 3),
+    "list": [0, 0, 0],
+    "None": None,
+    "number": 0,
+    "selector": MEMORY.view(np.uint32),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_COUNTERS)
+def test_wrong_counters_get_the_message_of_the_python_path(case: str) -> None:
+    v, out, mix = np.ones(4), np.full(4, -9.0), np.zeros(3, np.uint32)
+    kernel = fresh(drag)
+    native(kernel, MEMORY, v, np.zeros(4), dispatch0_mix=mix)
+    wrong = {"dispatch0_mix": WRONG_COUNTERS[case]}
+    assert message(kernel, MEMORY, v, out, **wrong) == message(fresh(drag), MEMORY, v, out, **wrong)
+    assert out.tolist() == [-9.0] * 4
+    assert not MEMORY.any()
+    with only_native():
+        kernel(MEMORY, v, out, dispatch0_mix=mix)  # nothing is left behind
+    assert mix.tolist() == [16, 0, 0]
+
+
 # -- keywords and defaults -------------------------------------------------------------------------
 
 
