@@ -414,34 +414,22 @@ def _compile(built: _Built, code: NewCode) -> None:
     for variant in built.program.variants:
         values = _typical_values(built, variant)
         plan = variant.lowered.plan
-        lengths = {f"{g.name}{MIX_SUFFIX}": len(g.arms) for g in plan_dispatches(plan)}
-        counters = {name: np.zeros(lengths[name], np.uint32) for name in sorted(lengths)}
+        counters = sorted({f"{group.name}{MIX_SUFFIX}" for group in plan_dispatches(plan)})
         # People read what the kernel is, not the forms that it may take.
         code.with_texts = True
         executable = loaded._executable(variant.types, context, ())
         code.with_texts = False
         executable.native_entry(values, loaded)
         if counters:
-            _compile_counted(loaded, variant, context, counters, values)
+            counted = loaded._executable(variant.types, context, tuple(counters))
+            counted.native_entry(values, loaded)
         for policies in tried_policies(plan):
             form = loaded._varied(chosen_policies=policies)
-            form._executable(variant.types, context, ()).native_entry(values, form)
-            _compile_counted(form, variant, context, counters, values)
+            for counts in ((), tuple(counters)):
+                form._executable(variant.types, context, counts).native_entry(values, form)
         automatic = loaded.choose_policies(executable, None)
         if isinstance(automatic, Automatic):
             automatic.prepare(values)
-
-
-def _compile_counted(
-    kernel: LoadedKernel,
-    variant: Variant,
-    context: DeviceContext,
-    counters: Mapping[str, np.ndarray[Any, Any]],
-    values: Sequence[Any],
-) -> None:
-    """Make what runs calls that have the counters of all dispatches."""
-    executable = kernel._executable(variant.types, context, tuple(counters))
-    executable.native_entry([*values, *counters.values()], kernel)
 
 
 def _context(code: NewCode) -> DeviceContext:

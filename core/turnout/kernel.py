@@ -190,7 +190,7 @@ class Kernel:
         if executable is None:
             executable = self._make(context, key, values, samples, tuple(counters))
         elif not executable.has_asked_for_entry:
-            self._call_natively(executable, [*values, *counters.values()])
+            self._call_natively(executable, values)
         steps = self.steps if steps is None else self._checked_steps(steps)
         return executable(values, samples, steps, list(counters.values()))
 
@@ -279,7 +279,7 @@ class Kernel:
     def put_in_front(self, executable: Executable, values: Sequence[Any]) -> None:
         """Let calls that fit the native code of an executable run by it, and not by what was there.
 
-        `values` are those of such a call, its counters last.
+        `values` are those of such a call.
         """
         with self._lock:
             if len(self._entries) == _MAXIMUM_ENTRIES:
@@ -879,9 +879,8 @@ class Executable:
     ) -> Callable[..., Any] | None:
         """A callable for calls like the one with `values`; None where there is none.
 
-        The values are those of the parameters, then counters. `limit` says which calls it takes, if
-        not all, and `is_pinned` whether they run on this device whatever is in use; by default that
-        is as the kernel is.
+        `limit` says which of them it takes, if not all, and `is_pinned` whether they run on this
+        device whatever is in use; by default that is as the kernel is.
         """
         has_samples = self.kernel.signature.form == "array" or self._planes
         if not (self._launches and has_samples) or self.kernel.debug:
@@ -953,9 +952,8 @@ class Executable:
         sizes = self.kernel.sizes or Sizes()
         literals = scalar_literals(self._specs, sizes, self.types)
         scalars = dict(sizes.scalars)
-        # Behind the values of the parameters are counters.
         for place, (parameter, spec, value) in enumerate(
-            zip(given, self._specs, values, strict=False)
+            zip(given, self._specs, values, strict=True)
         ):
             dtype = self.types[spec.name]
             yield DirectParameter(
